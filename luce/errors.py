@@ -1,0 +1,87 @@
+"""Every error luce raises on purpose, as one small hierarchy.
+
+Input always ends in one of these; anything else that escapes is a bug. The HTTP layer maps them to status codes,
+the command line to one clear line and an exit code.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+
+__all__ = [
+    "CapacityError",
+    "ChartError",
+    "ConfigError",
+    "DeviceError",
+    "IllegalEvent",
+    "LuceError",
+    "ModelFileError",
+    "RequestError",
+]
+
+
+class LuceError(Exception):
+    """Base of all errors that luce raises on purpose."""
+
+
+class RequestError(LuceError):
+    """The request is at fault (HTTP 4xx). Names the field and says what would be accepted."""
+
+    def __init__(
+        self, message: str, *, field: str | None = None, status: int = 400, code: str | None = None
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.field = field
+        self.status = status
+        self.code = code
+
+
+class CapacityError(LuceError):
+    """The server is full for now (HTTP 503 with Retry-After)."""
+
+    def __init__(self, message: str, *, retry_after: float = 1.0) -> None:
+        super().__init__(message)
+        self.message = message
+        self.retry_after = retry_after
+        """Seconds after which a retry makes sense."""
+
+
+class ModelFileError(LuceError):
+    """A model file is missing, truncated, corrupt, hostile or not of a kind that luce serves.
+
+    The message is one line that names the file and, where there is one, the tensor or the configuration field.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], message: str, *, tensor: str | None = None) -> None:
+        self.path = os.fspath(path)
+        self.tensor = tensor
+        where = f"{self.path}: tensor {tensor!r}" if tensor is not None else self.path
+        super().__init__(f"{where}: {message}")
+
+
+class ConfigError(LuceError):
+    """A command-line flag, environment variable or configuration-file entry cannot be honoured."""
+
+    def __init__(self, message: str, *, flag: str | None = None) -> None:
+        super().__init__(f"{flag}: {message}" if flag else message)
+        self.flag = flag
+
+
+class DeviceError(LuceError):
+    """The device failed or does not keep the exactness promise."""
+
+
+class ChartError(LuceError):
+    """A statechart file is not in the subset that luce runs, or does not fit its actor's guard class."""
+
+
+class IllegalEvent(LuceError):
+    """An event arrived for which the current configuration has no transition. The machine did not change."""
+
+    def __init__(self, machine: str, configuration: Iterable[str], event: str) -> None:
+        self.machine = machine
+        self.configuration = tuple(configuration)
+        self.event = event
+        super().__init__(f"{machine} in {', '.join(self.configuration)}: no transition for event {event!r}")
