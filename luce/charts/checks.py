@@ -1,0 +1,135 @@
+"""What a chart must satisfy beyond being spelt right. Run once at load time."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+from luce.charts.model import Chart, Kind, Send, State, Transition
+from luce.errors import ChartError
+
+__all__ = ["check_chart", "matches"]
+
+
+def matches(descriptor: str, event: str) -> bool:
+    """SCXML section 3.12.1: a descriptor matches itself and any event that continues it by whole tokens."""
+    return descriptor in ("*", event) or event.startswith(descriptor + ".")
+
+
+def check_chart(chart: Chart, label: str, raised: set[str]) -> None:
+    """Raises ChartError for the first fault found. `raised` holds the events that the chart gives itself."""
+    for node in chart.nodes:
+        if node.initial is not None:
+            _check_default(chart, label, node)
+        for transition in node.transitions:
+            _check_targets(chart, label, transition)
+            if not transition.events and not transition.targets:
+                raise _fault(label, transition.line, "a transition needs an event or a target")
+    _check_reachable(chart, label)
+    if chart.wildcards:
+        return
+    _check_events(chart, label, raised)
+    for node in chart.nodes:
+        _check_shadowed(label, node)
+        _check_timers(chart, label, node)
+
+
+def _fault(label: str, line: int, message: str) -> ChartError:
+    return ChartError(f"{label}:{line}: {message}")
+
+
+def _check_default(chart: Chart, label: str, node: State) -> None:
+    """An initial transition stays below its state; a history leads to what it could have remembered."""
+    transition = node.initial
+    assert transition is not None
+    _check_targets(chart, label, transition)
+    top = node.parent if node.kind is Kind.HISTORY else node.index
+    shallow = node.kind is Kind.HISTORY and not node.deep
+    for target in transition.targets:
+        found = chart.nodes[target]
+        inside = found.parent == top if shallow else top in found.ancestors
+        if not inside or found.index == node.index:
+            raise _fault(
+                label, transition.line, f"{found.id!r} is not inside {chart.nodes[top].id or 'the chart'!r}"
+            )
+
+
+def _check_targets(chart: Chart, label: str, transition: Transition) -> None:
+    """Several targets must be active together: they lie in different regions of one parallel state."""
+    for one, other in combinations(transition.targets, 2):
+        a, b = chart.nodes[one], chart.nodes[other]
+        common = next((s for s in a.ancestors if s in b.ancestors), 0)
+        nested = one == other or one in b.ancestors or other in a.ancestors
+        if nested or chart.nodes[common].kind is not Kind.PARALLEL:
+            raise _fault(label, transition.line, f"targets {a.id!r} and {b.id!r} cannot be active together")
+
+
+def _check_reachable(chart: Chart, label: str) -> None:
+    """Every state must be entered by some path, guards aside (`explorer.reachable` is exact)."""
+    seen: set[int] = {0}
+    work: list[int] = list(chart.nodes[0].initial.targets if chart.nodes[0].initial else ())
+    while work:
+        node = chart.nodes[work.pop()]
+        if node.index in seen:
+            continue
+        seen.add(node.index)
+        work.extend(node.ancestors)
+        if node.kind is Kind.PARALLEL:
+            work.extend(node.children)
+        if node.kind in (Kind.COMPOUND, Kind.HISTORY) and node.initial is not None:
+            work.extend(node.initial.targets)
+        for transition in node.transitions:
+            work.extend(transition.targets)
+    for node in chart.nodes:
+        if node.index not in seen:
+            raise _fault(label, node.line, f"state {node.id!r} can never be entered")
+
+
+def _check_events(chart: Chart, label: str, raised: set[str]) -> None:
+    """SCXML matches events by prefix. Here no name may be a prefix of another, so a match is equality."""
+    named: dict[str, int] = {}
+    for node in chart.nodes:
+        for transition in node.transitions:
+            for event in transition.events:
+                named.setdefault(event, transition.line)
+    for event, line in named.items():
+        for other in named:
+            if event != other and matches(event, other):
+                raise _fault(label, line, f"event {event!r} would also match {other!r}: rename one")
+        if event.startswith("done.state."):
+            done = [n for n in chart.nodes if n.id == event.removeprefix("done.state.")]
+            if not done or done[0].kind not in (Kind.COMPOUND, Kind.PARALLEL):
+                raise _fault(label, line, f"{event!r} names no state that can be done")
+        elif event.split(".")[0] in ("done", "error"):
+            raise _fault(label, line, f"event {event!r} is reserved by SCXML")
+    for event in sorted(raised - set(named)):
+        raise _fault(label, 1, f"event {event!r} is raised and never handled")
+
+
+def _check_shadowed(label: str, node: State) -> None:
+    """A transition after an unconditional one for the same event would never be taken."""
+    settled: set[str] = set()
+    for transition in node.transitions:
+        for event in transition.events:
+            if event in settled:
+                raise _fault(label, transition.line, f"an earlier transition of {node.id!r} takes {event!r}")
+        if transition.guard is None and transition.inside is None:
+            settled.update(transition.events)
+
+
+def _check_timers(chart: Chart, label: str, node: State) -> None:
+    """A state arms its timer on entry and stops it on exit, so no timer outlives what it waits for."""
+    armed = {a.event for a in node.onentry if isinstance(a, Send) and a.target == "timer"}
+    stopped = {a.event for a in node.onexit if isinstance(a, Send) and a.target == "timer"}
+    if armed != stopped:
+        names = ", ".join(sorted(armed ^ stopped))
+        raise _fault(label, node.line, f"{node.id!r} must arm the timer {names} on entry and stop it on exit")
+    for event in armed:
+        if event not in chart.events:
+            raise _fault(label, node.line, f"nothing handles the timer event {event!r}")
+    loose = [
+        t for t in node.transitions if any(isinstance(a, Send) and a.target == "timer" for a in t.actions)
+    ]
+    delays = [a for a in node.onentry if isinstance(a, Send) and a.target == "timer" and a.delay is None]
+    delays += [a for a in node.onexit if isinstance(a, Send) and a.target == "timer" and a.delay is not None]
+    if loose or delays:
+        raise _fault(label, node.line, f"{node.id!r}: timers are armed in onentry and stopped in onexit only")
