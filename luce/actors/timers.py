@@ -1,0 +1,58 @@
+"""One task that owns every delay of every chart.
+
+A chart says ``<send target="#_timer" event="…" delay="…"/>``; when the delay has passed the event goes to the
+mailbox of the actor that asked. Timers run on trio's clock, so that virtual time covers them.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Hashable
+from math import inf
+
+import trio
+
+__all__ = ["Timers"]
+
+
+class Timers:
+    """Pending delays, keyed by (owner, event): setting one again moves it, ending an owner clears its own."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, int, Hashable, str]] = []
+        self._due: dict[tuple[Hashable, str], tuple[int, Callable[[], None]]] = {}
+        self._serial = 0
+        self._sleeper: trio.CancelScope | None = None
+
+    def set(self, owner: Hashable, event: str, delay: float, action: Callable[[], None]) -> None:
+        """Call ``action`` once, ``delay`` seconds from now."""
+        self._serial += 1
+        self._due[owner, event] = (self._serial, action)
+        due = trio.current_time() + delay
+        earliest = self._heap[0][0] if self._heap else inf
+        heapq.heappush(self._heap, (due, self._serial, owner, event))
+        if due < earliest and self._sleeper is not None:
+            self._sleeper.cancel()
+
+    def clear(self, owner: Hashable, event: str) -> None:
+        """Forget one timer; nothing happens if it is not set."""
+        self._due.pop((owner, event), None)
+
+    def __len__(self) -> int:
+        return len(self._due)
+
+    async def run(self) -> None:
+        """Fire timers until cancelled."""
+        while True:
+            self._fire()
+            with trio.CancelScope(deadline=self._heap[0][0] if self._heap else inf) as self._sleeper:
+                await trio.sleep_forever()
+
+    def _fire(self) -> None:
+        now = trio.current_time()
+        while self._heap and self._heap[0][0] <= now:
+            _, serial, owner, event = heapq.heappop(self._heap)
+            pending = self._due.get((owner, event))
+            if pending is not None and pending[0] == serial:
+                del self._due[owner, event]
+                pending[1]()

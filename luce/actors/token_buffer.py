@@ -1,0 +1,86 @@
+"""What a request has produced and its client has not taken yet.
+
+A request never waits on a socket: it puts into this buffer and goes on. A full buffer is an event of the request's
+chart (``client.full``), and so is a drained one; while it is full the request is given no further rows.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+import attrs
+import trio
+
+from luce.engines.seam import SampledToken
+from luce.errors import LuceError
+
+__all__ = ["Delta", "End", "TokenBuffer"]
+
+
+@attrs.frozen
+class Delta:
+    """A piece of an answer: text that is final, and the tokens behind it.
+
+    Text may lag behind tokens (half characters and possible stop strings are held back), so either may be empty.
+    """
+
+    text: str
+    tokens: tuple[SampledToken, ...]
+
+
+@attrs.frozen
+class End:
+    """The one last item of every answer."""
+
+    reason: str
+    """'stop', 'length', 'cancelled' or 'error'."""
+    error: LuceError | None = None
+
+
+class TokenBuffer:
+    """Bounded by the chart, not by blocking: one writer (the request), one reader (the client's handler).
+
+    Args:
+        limit: deltas that may wait before the client counts as stalled.
+        on_drained: called once when a full buffer has been read down to half.
+    """
+
+    def __init__(self, limit: int, on_drained: Callable[[], None]) -> None:
+        self._limit = limit
+        self._on_drained = on_drained
+        self._items: deque[Delta] = deque()
+        self._end: End | None = None
+        self._full = False
+        self._lot = trio.lowlevel.ParkingLot()
+
+    def put(self, delta: Delta) -> bool:
+        """Add a piece; True when this made the buffer full."""
+        self._items.append(delta)
+        self._lot.unpark()
+        if not self._full and len(self._items) >= self._limit:
+            self._full = True
+            return True
+        return False
+
+    def end(self, end: End) -> None:
+        """Close the answer. Exactly once; later calls are a bug."""
+        assert self._end is None, "an answer ended twice"
+        self._end = end
+        self._lot.unpark()
+
+    @property
+    def ended(self) -> bool:
+        return self._end is not None
+
+    async def get(self) -> Delta | End:
+        """The next piece; after the last one the end, for ever."""
+        while not self._items:
+            if self._end is not None:
+                return self._end
+            await self._lot.park()
+        delta = self._items.popleft()
+        if self._full and len(self._items) <= self._limit // 2:
+            self._full = False
+            self._on_drained()
+        return delta

@@ -1,0 +1,65 @@
+"""The one event stream: everything that happens is a record of a machine's step (design §1).
+
+Status, metrics, logs, the live page, traces and replay are all read from here; none keeps its own truth.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+__all__ = ["EventRecord", "EventStream"]
+
+
+class EventRecord(NamedTuple):
+    """One accepted event. A tuple, because one is made for every event of every machine."""
+
+    seq: int
+    t: float
+    """Seconds on the server's clock (trio's, so that virtual time covers it)."""
+    machine: str
+    """Chart name."""
+    id: str | int
+    """Which instance of the chart."""
+    event: str
+    """Event name; empty for the initial entry."""
+    guards: int
+    """Bits of the guards that were read, in the chart's order."""
+    configuration: tuple[str, ...]
+    """Active states after the step."""
+
+
+class EventStream:
+    """A bounded ring of records with any number of listeners. Single-threaded: the trio thread owns it.
+
+    Args:
+        clock: seconds, monotonic.
+        keep: records kept for those who look back.
+    """
+
+    def __init__(self, clock: Callable[[], float], keep: int = 65536) -> None:
+        self._clock = clock
+        self._ring: deque[EventRecord] = deque(maxlen=keep)
+        self._seq = 0
+        self._listeners: list[Callable[[EventRecord], None]] = []
+
+    def record(
+        self, machine: str, id: str | int, event: str, guards: int, configuration: tuple[str, ...]
+    ) -> None:
+        record = EventRecord(self._seq, self._clock(), machine, id, event, guards, configuration)
+        self._seq += 1
+        self._ring.append(record)
+        for listener in self._listeners:
+            listener(record)
+
+    def listen(self, listener: Callable[[EventRecord], None]) -> Callable[[], None]:
+        """Call ``listener`` with every record from now on; returns the function that ends it."""
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener)
+
+    def __iter__(self) -> Iterator[EventRecord]:
+        return iter(tuple(self._ring))
+
+    def __len__(self) -> int:
+        return len(self._ring)
