@@ -45,11 +45,10 @@ class SlotGranted:
 
 @attrs.frozen
 class ChunkDone:
-    """Prompt rows were prefilled. The last chunk of a prompt also carries the first token."""
+    """Prompt rows were prefilled. After the last chunk of a prompt a :class:`Token` follows at once."""
 
     event: ClassVar[str] = "chunk.done"
     rows: int
-    token: SampledToken | None = None
 
 
 @attrs.frozen

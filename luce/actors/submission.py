@@ -1,0 +1,68 @@
+"""What a client asks for, ready to run, and the handle it gets back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+
+from luce.actors.token_buffer import Delta, End, TokenBuffer
+from luce.engines.seam import ImageSpan, PatchImage
+from luce.sampling.parameters import SamplingParams
+
+__all__ = ["Handle", "PromptRows", "Submission"]
+
+
+class PromptRows(Protocol):
+    """A prompt in rows, as an engine family's prompt builder makes it."""
+
+    @property
+    def token_ids(self) -> npt.NDArray[np.int32]:
+        """[T]; image pads expanded."""
+
+    @property
+    def positions(self) -> npt.NDArray[np.int32]:
+        """[3, T]."""
+
+    @property
+    def rope_delta(self) -> int: ...
+
+    @property
+    def spans(self) -> tuple[ImageSpan, ...]: ...
+
+
+@attrs.frozen(eq=False)
+class Submission:
+    """One request, prepared: nothing in it needs CPU-heavy work any more."""
+
+    id: str
+    """User-visible request id."""
+    prompt: PromptRows
+    images: tuple[PatchImage, ...]
+    params: SamplingParams
+    """Validated, seed resolved, max_tokens already bounded by the context."""
+    stop: tuple[str, ...] = ()
+    include_stop: bool = False
+    """Keep the matched stop string in the text."""
+    skip_special_tokens: bool = True
+
+
+@attrs.frozen(eq=False)
+class Handle:
+    """A running request as its client sees it. Cancel it, or read to the :class:`End`; never just forget it."""
+
+    id: str
+    prompt_tokens: int
+    _buffer: TokenBuffer
+    _cancel: Callable[[], None]
+
+    async def next(self) -> Delta | End:
+        """The next piece of the answer, then its end. Cancelling this wait cancels nothing but the wait."""
+        return await self._buffer.get()
+
+    def cancel(self) -> None:
+        """The client is gone: free the slot within one step. Safe at any time, any number of times."""
+        self._cancel()

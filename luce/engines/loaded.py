@@ -1,0 +1,76 @@
+"""A model that is loaded and ready to serve: the engine and what turns requests into its rows and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+
+from luce.engines.seam import Engine, ImageSpan, PatchImage
+from luce.text.tokenizer import Tokenizer
+
+__all__ = ["GenerationDefaults", "LoadedModel", "Preparer", "PreparedPrompt"]
+
+
+class PreparedPrompt(Protocol):
+    """See :class:`luce.actors.submission.PromptRows`; made by the engine family's prompt builder."""
+
+    @property
+    def token_ids(self) -> npt.NDArray[np.int32]: ...
+
+    @property
+    def positions(self) -> npt.NDArray[np.int32]: ...
+
+    @property
+    def rope_delta(self) -> int: ...
+
+    @property
+    def spans(self) -> tuple[ImageSpan, ...]: ...
+
+
+class Preparer(Protocol):
+    """Pure and re-entrant: called on worker threads, several at once."""
+
+    def build(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        images: Sequence[PatchImage],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        template_kwargs: Mapping[str, Any] | None = None,
+    ) -> PreparedPrompt:
+        """Messages through the chat template to rows. Raises RequestError naming the field."""
+        ...
+
+    def prepare_image(self, data: bytes, *, field: str) -> PatchImage:
+        """Decode, resize and patchify one picture. Raises RequestError naming ``field``."""
+        ...
+
+
+@attrs.frozen
+class GenerationDefaults:
+    """What the model's own files recommend (generation_config.json or GGUF metadata)."""
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    source: str = "built-in defaults"
+    """Where they come from, printed at start-up."""
+
+
+@attrs.frozen(eq=False)
+class LoadedModel:
+    name: str
+    """Served model name."""
+    engine: Engine
+    tokenizer: Tokenizer
+    preparer: Preparer
+    eos_token_ids: tuple[int, ...]
+    defaults: GenerationDefaults
+    created: int
+    """Unix seconds, shown by /v1/models."""
