@@ -1,7 +1,7 @@
-"""What the files of a model say beside tensors, as plain values: tokenizer, template, generation, preprocessing.
+"""What the files of a model say beside tensors: tokenizer, template, generation, preprocessing.
 
-Nothing here interprets the contents: ``luce.text`` and ``luce.vision`` build their objects from these, so that they
-need not know whether a model came as a Hugging Face directory or as GGUF files.
+Nothing here interprets the contents: ``luce.text`` and ``luce.vision`` build their objects from these, so
+that they need not know whether a model came as a Hugging Face directory or as GGUF files.
 """
 
 from __future__ import annotations
