@@ -1,0 +1,187 @@
+"""From a path to the files of a model: text, vision, tokenizer, template, generation, preprocessing.
+
+A path is a Hugging Face directory (``config.json`` and safetensors), a ``.gguf`` file, or a directory with
+one text GGUF. The vision tower of a GGUF is a second file, the mmproj: named by the caller, or the only one
+beside the model.
+"""
+
+from __future__ import annotations
+
+import enum
+import os
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from luce.errors import ConfigError, ModelFileError
+from luce.weights.gguf_file import peek_gguf
+from luce.weights.gguf_sources import gguf_chat_template, gguf_preprocessor, gguf_tokenizer
+from luce.weights.hf_sources import (
+    hf_chat_template,
+    hf_generation,
+    hf_name,
+    hf_preprocessor,
+    hf_tokenizer,
+)
+from luce.weights.json_file import read_json_object
+from luce.weights.shards import open_gguf_parts, open_safetensors_model
+from luce.weights.sources import ChatTemplateSource, GenerationSource, PreprocessorSource, TokenizerSource
+from luce.weights.tensor_file import TensorFile
+
+__all__ = ["FileForm", "ModelFiles", "resolve_model"]
+
+
+class FileForm(enum.Enum):
+    HUGGING_FACE = "safetensors"
+    GGUF = "GGUF"
+
+
+@attrs.frozen(eq=False)
+class ModelFiles:
+    """Everything the files say, headers read and data mapped but not touched."""
+
+    path: Path
+    """What the caller named."""
+    name: str
+    form: FileForm
+    text: TensorFile
+    """All tensors of a Hugging Face model (vision included), or those of the text GGUF."""
+    mmproj: TensorFile | None
+    """The GGUF vision tower."""
+    config: dict[str, Any]
+    """``config.json``; {} for GGUF, whose configuration is in the metadata."""
+    config_path: Path
+    """File to name in errors about the configuration."""
+    tokenizer: TokenizerSource | None
+    chat_template: ChatTemplateSource | None
+    generation: GenerationSource
+    preprocessor: PreprocessorSource | None
+
+    def require_tokenizer(self) -> TokenizerSource:
+        """The tokenizer, or :class:`ModelFileError` for a model that comes without."""
+        if self.tokenizer is None:
+            wanted = "tokenizer.json" if self.form is FileForm.HUGGING_FACE else "tokenizer.ggml.tokens"
+            raise ModelFileError(self.path, f"has no tokenizer ({wanted} is missing)")
+        return self.tokenizer
+
+
+def resolve_model(path: str | os.PathLike[str], mmproj: str | os.PathLike[str] | None = None) -> ModelFiles:
+    """Find and open the files of a model; only headers are read.
+
+    Args:
+        path: Hugging Face directory, GGUF file, or directory with one text GGUF.
+        mmproj: vision tower of a GGUF; None looks beside the model.
+
+    Raises:
+        ModelFileError: nothing there that luce can read, or a file is malformed; names it.
+        ConfigError: the choice is not unique, or ``--mmproj`` does not fit.
+    """
+    path = Path(path)
+    if not path.exists():
+        raise ModelFileError(path, "does not exist")
+    if path.is_dir():
+        if (path / "config.json").exists():
+            return _hugging_face(path, mmproj)
+        return _gguf(path, _only_text_gguf(path), mmproj)
+    if path.suffix == ".gguf":
+        return _gguf(path, path, mmproj)
+    raise ModelFileError(
+        path, "is neither a directory nor a .gguf file (name the directory that holds config.json)"
+    )
+
+
+def _hugging_face(folder: Path, mmproj: str | os.PathLike[str] | None) -> ModelFiles:
+    if mmproj is not None:
+        raise ConfigError(
+            f"{folder} is a Hugging Face directory and has its own vision tower", flag="--mmproj"
+        )
+    config_path = folder / "config.json"
+    config = read_json_object(config_path)
+    return ModelFiles(
+        path=folder,
+        name=hf_name(folder, config),
+        form=FileForm.HUGGING_FACE,
+        text=open_safetensors_model(folder),
+        mmproj=None,
+        config=config,
+        config_path=config_path,
+        tokenizer=hf_tokenizer(folder),
+        chat_template=hf_chat_template(folder),
+        generation=hf_generation(folder),
+        preprocessor=hf_preprocessor(folder),
+    )
+
+
+def _gguf(path: Path, text_path: Path, mmproj: str | os.PathLike[str] | None) -> ModelFiles:
+    if is_mmproj(peek_gguf(text_path)):
+        raise ModelFileError(text_path, "is a vision tower (mmproj), not a text model")
+    text = open_gguf_parts(text_path)
+    vision_path = _explicit_mmproj(Path(mmproj)) if mmproj is not None else _sibling_mmproj(text_path)
+    vision = open_gguf_parts(vision_path) if vision_path is not None else None
+    name = text.metadata.get("general.name")
+    return ModelFiles(
+        path=path,
+        name=name if isinstance(name, str) and name.strip() else text_path.stem,
+        form=FileForm.GGUF,
+        text=text,
+        mmproj=vision,
+        config={},
+        config_path=text_path,
+        tokenizer=gguf_tokenizer(text),
+        chat_template=gguf_chat_template(text),
+        generation=GenerationSource(),
+        preprocessor=gguf_preprocessor(vision) if vision is not None else None,
+    )
+
+
+def is_mmproj(metadata: dict[str, Any]) -> bool:
+    """Do the leading keys of a GGUF say that it is a vision tower?"""
+    return metadata.get("general.type") == "mmproj" or metadata.get("general.architecture") == "clip"
+
+
+def _explicit_mmproj(path: Path) -> Path:
+    if not path.exists():
+        raise ConfigError(f"{path} does not exist", flag="--mmproj")
+    if not is_mmproj(peek_gguf(path)):
+        raise ConfigError(
+            f"{path} is not a vision tower (general.architecture is not 'clip')", flag="--mmproj"
+        )
+    return path
+
+
+def _first_parts(folder: Path) -> list[Path]:
+    """GGUFs of a directory, split ones by their first part only."""
+    later = {path for path in folder.glob("*-?????-of-?????.gguf") if "-00001-of-" not in path.name}
+    return sorted(path for path in folder.glob("*.gguf") if path not in later)
+
+
+def _sibling_mmproj(text_path: Path) -> Path | None:
+    found = []
+    for path in _first_parts(text_path.parent):
+        try:
+            if path != text_path and is_mmproj(peek_gguf(path)):
+                found.append(path)
+        except ModelFileError:
+            # a broken file of another model must not stop this one, a broken vision tower must
+            if "mmproj" in path.name.lower():
+                raise
+    if len(found) > 1:
+        names = ", ".join(path.name for path in found)
+        raise ConfigError(
+            f"{text_path.parent} holds several vision towers ({names}): name one", flag="--mmproj"
+        )
+    return found[0] if found else None
+
+
+def _only_text_gguf(folder: Path) -> Path:
+    paths = _first_parts(folder)
+    if not paths:
+        raise ModelFileError(folder, "has neither config.json nor a .gguf file")
+    texts = [path for path in paths if not is_mmproj(peek_gguf(path))]
+    if not texts:
+        raise ModelFileError(folder, f"has only vision towers ({paths[0].name}), no text model")
+    if len(texts) > 1:
+        names = ", ".join(path.name for path in texts[:8])
+        raise ModelFileError(folder, f"has {len(texts)} text models ({names}): name one of the files")
+    return texts[0]
