@@ -23,7 +23,8 @@ class Turn:
 
     def __init__(self) -> None:
         self.pending = 0
-        self._idle = trio.lowlevel.ParkingLot()
+        self.lot = trio.lowlevel.ParkingLot()
+        """Unparked when the count falls to zero. The step loop's mailbox wakes its reader through it too."""
 
     def added(self) -> None:
         self.pending += 1
@@ -32,12 +33,7 @@ class Turn:
         self.pending -= 1
         assert self.pending >= 0, "a message was handled twice"
         if not self.pending:
-            self._idle.unpark_all()
-
-    async def over(self) -> None:
-        """Return when every message has been handled."""
-        while self.pending:
-            await self._idle.park()
+            self.lot.unpark_all()
 
 
 class Mailbox(Generic[T]):
@@ -46,10 +42,10 @@ class Mailbox(Generic[T]):
     ``put`` never waits, so that no actor can be held up by another one.
     """
 
-    def __init__(self, turn: Turn) -> None:
+    def __init__(self, turn: Turn, lot: trio.lowlevel.ParkingLot | None = None) -> None:
         self._turn = turn
         self._items: deque[T] = deque()
-        self._lot = trio.lowlevel.ParkingLot()
+        self._lot = lot or trio.lowlevel.ParkingLot()
         self._closed = False
 
     def put(self, item: T) -> None:

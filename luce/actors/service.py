@@ -1,33 +1,194 @@
-"""The server supervisor: owns every actor and every request (design §4).
+"""The server supervisor: runs `statecharts/server.scxml`, owns every actor and every request (design §4).
 
 One nursery per layer: service ⊃ {step loop, encoder, timers, requests}. A request catches its own errors and ends
-``failed``; only bugs escape, and they end the service with a clear report.
+`failed`; only bugs escape, and they end the service with a clear report after every client has been told.
 """
 
 from __future__ import annotations
 
-import attrs
+import itertools
 
-__all__ = ["ServiceOptions"]
+import trio
+
+from luce.actors.answer import AnswerText
+from luce.actors.encoder import Encoder
+from luce.actors.mailbox import Mailbox, Turn
+from luce.actors.messages import ToEncoder, ToLoop
+from luce.actors.options import ServiceOptions
+from luce.actors.request import Request
+from luce.actors.step_loop import StepLoop
+from luce.actors.submission import Handle, Submission
+from luce.actors.timers import Timers
+from luce.actors.token_buffer import End
+from luce.actors.wiring import Wiring
+from luce.charts.interpreter import Machine, Send
+from luce.charts.loader import load_chart
+from luce.engines.loaded import LoadedModel
+from luce.errors import CapacityError, DeviceError, RequestError
+from luce.scheduling.blocks import blocks_for
+from luce.trace.events import EventStream
+
+__all__ = ["Service"]
 
 
-@attrs.frozen
-class ServiceOptions:
-    """What an operator may set."""
+class ServerGuards:
+    """`server.scxml` asks nothing."""
 
-    prefill_budget: int | None = 64
-    """Prompt rows per step over all lanes; None is whole prompts."""
-    max_queued: int = 256
-    """Requests that may wait for a slot; one more is refused with 503."""
-    queue_timeout: float = 300.0
-    """Seconds that a request may wait for a slot."""
-    client_timeout: float = 60.0
-    """Seconds that a client may leave its buffer full before it counts as gone."""
-    buffer_limit: int = 1024
-    """Deltas that wait for a slow client before it counts as stalled."""
-    coalesce: float = 0.020
-    """Seconds that an idle loop waits for more arrivals before its first step (read from loop.scxml)."""
-    depth: int = 1
-    """Steps in flight at once: 1 or 2 (design §3)."""
-    drain_timeout: float = 30.0
-    """Seconds that running requests get to finish after the first stop signal."""
+
+class Service:
+    """Args:
+    model: loaded and ready.
+    options: what the operator set.
+    """
+
+    def __init__(self, model: LoadedModel, options: ServiceOptions | None = None) -> None:
+        self.model = model
+        self.options = options or ServiceOptions()
+        self.events = EventStream(trio.current_time)
+        self.machine = Machine(load_chart("server"), ServerGuards(), observer=self.events.observe)
+        self.requests: dict[int, Request] = {}
+        """Every request whose task lives, by arrival number."""
+        turn = Turn()
+        self.timers = Timers()
+        self._wiring = Wiring(
+            options=self.options,
+            capabilities=model.engine.capabilities,
+            turn=turn,
+            timers=self.timers,
+            events=self.events,
+            loop=Mailbox[ToLoop](turn, turn.lot),
+            encoder=Mailbox[ToEncoder](turn),
+            request_chart=load_chart("request"),
+            forget=self._forget,
+        )
+        self.loop = StepLoop(model.engine, self._wiring)
+        self.encoder = Encoder(model.engine.encode, self._wiring.encoder, self.events)
+        self._orders = itertools.count()
+        self._requests_nursery: trio.Nursery | None = None
+        self._stopped = trio.Event()
+
+    # -- life cycle -----------------------------------------------------------------------------------------------
+
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Serve until drained. Raises what a bug raised, after every client has got an error."""
+        self._deliver(self.machine.start())
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self.timers.run)
+                nursery.start_soon(self.encoder.run)
+                nursery.start_soon(self._run_loop, nursery.cancel_scope)
+                self._requests_nursery = nursery
+                self._feed("weights.loaded")
+                self._feed("warm")
+                task_status.started()
+        except BaseException:
+            if not self.machine.finished:
+                self._feed("fault")
+            raise
+        finally:
+            self._requests_nursery = None
+            self._end_answers()
+            self.model.engine.shutdown()
+            self._stopped.set()
+
+    async def _run_loop(self, everything: trio.CancelScope) -> None:
+        await self.loop.run()
+        self._feed("drained")
+        everything.cancel()
+
+    def drain(self) -> None:
+        """Refuse new work, finish what there is within ``drain_timeout``, then stop. A second call stops at once."""
+        if self.machine.active("draining"):
+            self._abort()
+        elif not self.machine.finished:
+            self._feed("drain")
+
+    async def stopped(self) -> None:
+        """Return when :meth:`run` has ended."""
+        await self._stopped.wait()
+
+    @property
+    def state(self) -> str:
+        """'starting', 'ready', 'draining', 'stopped' or 'failed': the top state of server.scxml."""
+        return self.machine.configuration[0] if self.machine.configuration else "starting"
+
+    @property
+    def ready(self) -> bool:
+        return self.state == "ready"
+
+    # -- requests -------------------------------------------------------------------------------------------------
+
+    def submit(self, submission: Submission) -> Handle:
+        """Start a request.
+
+        Raises:
+            RequestError: it can never fit, with the numbers.
+            CapacityError: the queue is full, or the server is not serving.
+        """
+        if not self.ready or self._requests_nursery is None:
+            raise CapacityError(f"the server is {self.state}", retry_after=self.options.drain_timeout)
+        self._check_fits(submission)
+        queued = len(self.requests) - len(self.loop.running)
+        if queued >= self.options.max_queued:
+            raise CapacityError(
+                f"{queued} requests are waiting already (the limit is {self.options.max_queued})"
+            )
+        answer = AnswerText(self.model.tokenizer, submission)
+        request = Request(submission, next(self._orders), self._wiring, answer, trio.current_time())
+        self.requests[request.order] = request
+        self._requests_nursery.start_soon(request.run)
+        return Handle(submission.id, request.prompt_rows, request.buffer, request.cancel)
+
+    def _check_fits(self, submission: Submission) -> None:
+        capabilities = self.model.engine.capabilities
+        prompt = len(submission.prompt.token_ids)
+        rows = prompt + (submission.params.max_tokens or 1)
+        if rows > capabilities.max_context:
+            raise RequestError(
+                f"the prompt has {prompt} tokens and max_tokens is {submission.params.max_tokens}; together they "
+                f"exceed the context of {capabilities.max_context}",
+                field="messages",
+                code="context_length_exceeded",
+            )
+        if blocks_for(rows, capabilities.block_size) > capabilities.num_blocks:
+            raise RequestError(
+                f"the request needs {rows} rows of key/value memory and the whole pool has "
+                f"{capabilities.num_blocks * capabilities.block_size}",
+                field="max_tokens",
+                code="context_length_exceeded",
+            )
+
+    def _forget(self, request: Request) -> None:
+        del self.requests[request.order]
+
+    # -- chart ----------------------------------------------------------------------------------------------------
+
+    def _feed(self, event: str) -> None:
+        self._deliver(self.machine.feed(event))
+
+    def _deliver(self, sends: tuple[Send, ...]) -> None:
+        for send in sends:
+            if send.target == "loop":
+                self._wiring.loop.put(ToLoop(send.event))
+                if send.event == "abort":
+                    self._cancel_all()
+            elif send.target == "encoder":
+                self._wiring.encoder.put(ToEncoder(send.event))
+            else:
+                assert send.target == "timer" and send.delay is not None, send
+                delay = self._wiring.delay(send.event, send.delay)
+                self.timers.set("server", send.event, delay, lambda event=send.event: self._feed(event))
+
+    def _abort(self) -> None:
+        self.timers.clear("server", "drain.timeout")
+        self._feed("drain.timeout")
+
+    def _cancel_all(self) -> None:
+        for request in self.requests.values():
+            request.abort(CapacityError("the server is shutting down", retry_after=5))
+
+    def _end_answers(self) -> None:
+        """After a fault no task runs any more, but every client still learns the end of its answer."""
+        for request in self.requests.values():
+            if not request.buffer.ended:
+                request.buffer.end(End("error", DeviceError("the server failed; see its log")))

@@ -9,6 +9,8 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+from luce.charts.interpreter import Step
+
 __all__ = ["EventRecord", "EventStream"]
 
 
@@ -23,7 +25,7 @@ class EventRecord(NamedTuple):
     id: str | int
     """Which instance of the chart."""
     event: str
-    """Event name; empty for the initial entry."""
+    """Event name; '(start)' for the initial entry."""
     guards: int
     """Bits of the guards that were read, in the chart's order."""
     configuration: tuple[str, ...]
@@ -44,10 +46,11 @@ class EventStream:
         self._seq = 0
         self._listeners: list[Callable[[EventRecord], None]] = []
 
-    def record(
-        self, machine: str, id: str | int, event: str, guards: int, configuration: tuple[str, ...]
-    ) -> None:
-        record = EventRecord(self._seq, self._clock(), machine, id, event, guards, configuration)
+    def observe(self, step: Step) -> None:
+        """Record a machine's step; this is the observer of every machine."""
+        record = EventRecord(
+            self._seq, self._clock(), step.machine, step.id, step.event, step.guards, step.configuration
+        )
         self._seq += 1
         self._ring.append(record)
         for listener in self._listeners:

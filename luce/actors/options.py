@@ -1,0 +1,41 @@
+"""What an operator may set about the actors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import attrs
+
+__all__ = ["ServiceOptions"]
+
+
+@attrs.frozen
+class ServiceOptions:
+    """Options of one server. Immutable; validated where the flags are read."""
+
+    prefill_budget: int | None = 64
+    """Prompt rows per step over all lanes; None is whole prompts."""
+    max_queued: int = 256
+    """Requests that may wait for a slot; one more is refused with 503."""
+    queue_timeout: float = 300.0
+    """Seconds that a request may wait for a slot."""
+    client_timeout: float = 60.0
+    """Seconds that a client may leave its buffer full before it counts as gone."""
+    buffer_limit: int = 1024
+    """Deltas that wait for a slow client before it counts as stalled."""
+    coalesce: float = 0.020
+    """Seconds that an idle loop waits for more arrivals before its first step."""
+    depth: int = 1
+    """Steps in flight at once: 1 or 2 (design §3)."""
+    drain_timeout: float = 30.0
+    """Seconds that running requests get to finish after the first stop signal."""
+
+    @property
+    def delays(self) -> Mapping[str, float]:
+        """Seconds per timer event of the charts."""
+        return {
+            "window.elapsed": self.coalesce,
+            "queue.expired": self.queue_timeout,
+            "client.timeout": self.client_timeout,
+            "drain.timeout": self.drain_timeout,
+        }

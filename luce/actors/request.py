@@ -1,0 +1,269 @@
+"""One request: a trio task that runs `statecharts/request.scxml` and owns everything about its request.
+
+Theory of operation. The task reads its mailbox. For each message it first takes in what the message carries (a
+granted slot, encoded rows, a token), so that the chart's guards see it, then feeds the event to its machine, then
+delivers the chart's sends. It awaits nothing else: text goes into the token buffer, which never blocks, and its
+client's handler reads from there. The task lives until the loop has retired its slot and the encoder has dropped
+its job, whatever happens to the client.
+
+A fault in handling one message fails this request alone. An `IllegalEvent` is a bug in a chart or an actor and
+escapes.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+import attrs
+
+from luce.actors.mailbox import Mailbox
+from luce.actors.messages import (
+    ChunkDone,
+    EncodeFailed,
+    ImageReady,
+    Plain,
+    RequestMessage,
+    SlotGranted,
+    StepFailed,
+    ToEncoder,
+    ToLoop,
+    Token,
+)
+from luce.actors.submission import Submission
+from luce.actors.token_buffer import Delta, End, TokenBuffer
+from luce.charts.guards import guard
+from luce.charts.interpreter import Machine, Send
+from luce.engines.seam import Capabilities, SampledToken, SlotSpec
+from luce.errors import CapacityError, IllegalEvent, LuceError
+from luce.sampling.stopping import finish_reason
+from luce.text.answer import AnswerText
+
+if TYPE_CHECKING:
+    from luce.actors.wiring import Wiring
+
+__all__ = ["Request", "Timings"]
+
+log = logging.getLogger("luce.request")
+
+
+@attrs.define
+class Timings:
+    """Seconds on the server's clock; None until it happened."""
+
+    arrived: float
+    granted: float | None = None
+    first_token: float | None = None
+    ended: float | None = None
+
+
+class RequestGuards:
+    """What `request.scxml` may ask. Reads the request's data; changes nothing."""
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+
+    @guard
+    def images_missing(self) -> bool:
+        """Some picture of the prompt is not encoded yet."""
+        return None in self._request.spec.image_rows
+
+    @guard
+    def rows_ready(self) -> bool:
+        """The next prompt row's inputs are there."""
+        return self._request.ready_rows > self._request.next_row
+
+    @guard
+    def whole_blocks(self) -> bool:
+        """The engine takes an image's rows only together, in staged passes."""
+        return self._request.capabilities.whole_image_blocks
+
+    @guard
+    def prompt_complete(self) -> bool:
+        return self._request.computed_rows >= self._request.prompt_rows
+
+    @guard
+    def stop_reached(self) -> bool:
+        return self._request.finish is not None
+
+    @guard
+    def recomputable(self) -> bool:
+        return self._request.capabilities.recomputable
+
+
+class Request:
+    """All the state of one request.
+
+    Args:
+        submission: what was asked.
+        order: arrival number.
+        wiring: the mailboxes and services of the other actors.
+    """
+
+    def __init__(
+        self, submission: Submission, order: int, wiring: Wiring, answer: AnswerText, now: float
+    ) -> None:
+        self.submission = submission
+        self.order = order
+        self.capabilities: Capabilities = wiring.capabilities
+        self.timings = Timings(now)
+        self.mailbox: Mailbox[RequestMessage] = Mailbox(wiring.turn)
+        self.buffer = TokenBuffer(wiring.options.buffer_limit, self._drained)
+        self.machine = Machine(
+            wiring.request_chart, RequestGuards(self), id=submission.id, observer=wiring.events.observe
+        )
+        prompt = submission.prompt
+        self.spec = SlotSpec(
+            token_ids=prompt.token_ids,
+            positions=prompt.positions,
+            rope_delta=prompt.rope_delta,
+            sampling=submission.params,
+            max_tokens=submission.params.max_tokens or 1,
+            spans=prompt.spans,
+            image_rows=[None] * len(submission.images),
+        )
+        self.prompt_rows = len(prompt.token_ids)
+        self.ready_rows = self._count_ready_rows()
+        self.slot: int | None = None
+        self.next_row = 0
+        """Rows submitted to the engine: where the slot's next segment starts."""
+        self.computed_rows = 0
+        """Rows whose step has been handed out."""
+        self.num_generated = 0
+        self.finish: str | None = None
+        """'stop' or 'length' once the answer is complete."""
+        self.error: LuceError | None = None
+        self._answer = answer
+        self._wiring = wiring
+
+    # -- what the loop may ask ------------------------------------------------------------------------------------
+
+    @property
+    def row_limit(self) -> int:
+        """Rows that the request can ever occupy. The last token is never fed back, but its row is counted so that
+        speculation has room."""
+        return self.prompt_rows + self.spec.max_tokens
+
+    @property
+    def runnable(self) -> bool:
+        """May the next plan hold rows of this request?"""
+        machine = self.machine
+        return (machine.active("staging_chunk") or machine.active("decoding")) and machine.active("flowing")
+
+    # -- the task -------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Handle messages until the chart is final."""
+        self._deliver(self.machine.start())
+        mailbox = self.mailbox
+        while not self.machine.finished:
+            message = await mailbox.get()
+            try:
+                self._handle(message)
+            except IllegalEvent:
+                raise
+            except Exception as error:
+                log.exception("request %s failed in its own task", self.submission.id)
+                self._fail(error)
+            finally:
+                mailbox.handled()
+        mailbox.close()
+        self._wiring.forget(self)
+
+    def cancel(self) -> None:
+        """The client is gone."""
+        self.mailbox.put(Plain("cancel"))
+
+    def abort(self, error: LuceError) -> None:
+        """The server gives up on this request."""
+        self.mailbox.put(StepFailed(error))
+
+    def _handle(self, message: RequestMessage) -> None:
+        if not self.machine.active("ending"):
+            self._take_in(message)
+        self._feed(message.event)
+
+    def _take_in(self, message: RequestMessage) -> None:
+        """Data first, so that guards see it."""
+        if isinstance(message, Token):
+            self._take_token(message.token)
+        elif isinstance(message, ChunkDone):
+            self.computed_rows += message.rows
+        elif isinstance(message, SlotGranted):
+            self.slot = message.slot
+            self.timings.granted = self._wiring.now()
+            self._wiring.timers.clear(self.order, "queue.expired")
+        elif isinstance(message, ImageReady):
+            self.spec.image_rows[message.image] = message.rows
+            self.ready_rows = self._count_ready_rows()
+        elif isinstance(message, StepFailed | EncodeFailed):
+            self.error = message.error
+        elif message.event == "queue.expired":
+            self.error = CapacityError(
+                f"the request waited {self._wiring.options.queue_timeout:g} s for a free slot", retry_after=5
+            )
+
+    def _take_token(self, token: SampledToken) -> None:
+        if self.num_generated == 0:
+            self.timings.first_token = self._wiring.now()
+        else:
+            self.computed_rows += 1
+        self.num_generated += 1
+        params = self.submission.params
+        self.finish = finish_reason(params, token.token, self.num_generated)
+        text = self._answer.push(token.token, final=self.finish == "stop")
+        if self._answer.stopped:
+            self.finish = "stop"
+        if self.finish is not None:
+            text += self._answer.flush()
+        if self.buffer.put(Delta(text, (token,))):
+            self.mailbox.put(Plain("client.full"))
+
+    def _feed(self, event: str) -> None:
+        self._deliver(self.machine.feed(event))
+        if not self.buffer.ended and self.machine.active("ending"):
+            self._end_answer()
+
+    def _end_answer(self) -> None:
+        """The client learns the end at once; slot and encoder job may still be on their way back."""
+        machine = self.machine
+        self.timings.ended = self._wiring.now()
+        if machine.active("ending_finished"):
+            assert self.finish is not None
+            self.buffer.end(End(self.finish))
+        elif machine.active("ending_cancelled"):
+            self.buffer.end(End("cancelled"))
+        else:
+            self.buffer.end(End("error", self.error or LuceError("the request failed")))
+
+    def _fail(self, error: Exception) -> None:
+        if self.machine.active("ending") or self.machine.finished:
+            return
+        self.error = LuceError(f"internal error: {type(error).__name__}")
+        self._feed("step.failed")
+
+    def _deliver(self, sends: tuple[Send, ...]) -> None:
+        for send in sends:
+            if send.target == "loop":
+                self._wiring.loop.put(ToLoop(send.event, self))
+            elif send.target == "encoder":
+                self._wiring.encoder.put(ToEncoder(send.event, self))
+            else:
+                assert send.target == "timer" and send.delay is not None, send
+                self._start_timer(send.event, send.delay)
+
+    def _start_timer(self, event: str, delay: float) -> None:
+        def fire() -> None:
+            self.mailbox.put(Plain(event))
+
+        self._wiring.timers.set(self.order, event, self._wiring.delay(event, delay), fire)
+
+    def _drained(self) -> None:
+        self._wiring.timers.clear(self.order, "client.timeout")
+        self.mailbox.put(Plain("client.drained"))
+
+    def _count_ready_rows(self) -> int:
+        for span in self.spec.spans:
+            if self.spec.image_rows[span.image] is None:
+                return span.start
+        return self.prompt_rows
