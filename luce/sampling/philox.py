@@ -69,8 +69,12 @@ def gumbel(seed: int, position: int, ids: npt.NDArray[np.integer]) -> npt.NDArra
 
     ``-log(-log(u))`` with ``u = (word + 0.5) / 2**32``, exact in float64 and never 0 or 1: from -3.2 to 22.9.
     """
-    u = (random_words(seed, position, ids).astype(np.float64) + 0.5) * 2.0**-32
-    noise: npt.NDArray[np.float64] = -np.log(-np.log(u))
+    noise = random_words(seed, position, ids).astype(np.float64)
+    noise += 0.5
+    noise *= 2.0**-32
+    for _ in range(2):  # in place: at 248k ids fresh pages would cost more than the logarithms
+        np.log(noise, out=noise)
+        np.negative(noise, out=noise)
     return noise
 
 

@@ -58,7 +58,9 @@ def test_sampling_a_position_again_replaces_it() -> None:
     again = sampler.sample(logits(START + 2), START + 2)
     assert again == tokens[2]
     assert len(sampler.generated) == 3
-    other = sampler.sample(logits(START + 2, salt=1), START + 2)  # armed: other logits, another token
+    row = logits(START + 2)
+    row[again.token] = -50.0
+    other = sampler.sample(row, START + 2)
     assert other.token != again.token
     assert sampler.generated[-1] == other.token
 
