@@ -77,7 +77,7 @@ class ChartError(LuceError):
     """A statechart file is not in the subset that luce runs, or does not fit its actor's guard class."""
 
 
-class IllegalEvent(LuceError):
+class IllegalEvent(LuceError):  # noqa: N818 - the name the charts' documents use
     """An event arrived for which the current configuration has no transition. The machine did not change."""
 
     def __init__(self, machine: str, configuration: Iterable[str], event: str) -> None:

@@ -69,7 +69,11 @@ def test_seam_imports_nothing_of_luce() -> None:
 
 @pytest.mark.parametrize(
     ("package", "name"),
-    [("scheduling", "luce.engines.qwen35.engine"), ("engines", "luce.scheduling.plan"), ("text", "luce.actors.request")],
+    [
+        ("scheduling", "luce.engines.qwen35.engine"),
+        ("engines", "luce.scheduling.plan"),
+        ("text", "luce.actors.request"),
+    ],
 )
 def test_a_planted_upward_import_is_found(package: str, name: str) -> None:
     assert violations(package, [name]) == [name]

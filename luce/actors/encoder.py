@@ -77,6 +77,7 @@ class Encoder:
         self.seconds_encoding = 0.0
         self._result: npt.NDArray[np.float32] | LuceError | None = None
         self._limiter = trio.CapacityLimiter(1)
+        self.stopped = trio.Event()
 
     async def run(self) -> None:
         """Serve until the chart is final."""
@@ -89,6 +90,7 @@ class Encoder:
                 finally:
                     self.mailbox.handled()
         self.mailbox.close()
+        self.stopped.set()
 
     def _handle(self, message: ToEncoder, nursery: trio.Nursery) -> None:
         self.sender = message.request
@@ -99,7 +101,12 @@ class Encoder:
             self.queue = deque(job for job in self.queue if job.request is not message.request)
         else:
             # Dead work never starts, also when its `drop` is still behind this message (design-notes I6).
-            self.queue = deque(job for job in self.queue if not job.request.machine.active("ending"))
+            failed = message.request if message.event == "image.failed" else None
+            self.queue = deque(
+                job
+                for job in self.queue
+                if job.request is not failed and not job.request.machine.active("ending")
+            )
         busy = self.job is not None and message.event not in ("image.done", "image.failed")
         self._deliver(self.machine.feed(message.event))
         if not busy:

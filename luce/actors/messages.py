@@ -22,6 +22,7 @@ __all__ = [
     "EncodeFailed",
     "ImageReady",
     "Plain",
+    "QueueExpired",
     "RequestMessage",
     "SlotGranted",
     "StepFailed",
@@ -32,9 +33,17 @@ __all__ = [
 
 
 class Plain(NamedTuple):
-    """An event that carries nothing: cancel, retired, dropped, client.full, timers."""
+    """An event that carries nothing: cancel, retired, dropped, client.full, client.timeout."""
 
     event: str
+
+
+@attrs.frozen
+class QueueExpired:
+    """The request waited too long, or the server stops admitting; the error says which."""
+
+    event: ClassVar[str] = "queue.expired"
+    error: LuceError
 
 
 @attrs.frozen
@@ -77,11 +86,13 @@ class EncodeFailed:
     error: LuceError
 
 
-RequestMessage = Plain | SlotGranted | ChunkDone | Token | StepFailed | ImageReady | EncodeFailed
+RequestMessage = (
+    Plain | QueueExpired | SlotGranted | ChunkDone | Token | StepFailed | ImageReady | EncodeFailed
+)
 
 
 class ToLoop(NamedTuple):
-    """admit, retire, rows.ready, pass.wanted from a request; step.done from the engine; drain, abort."""
+    """admit, retire, rows.ready, pass.wanted from a request; drain, abort from the server; window.elapsed."""
 
     event: str
     request: Request | None = None

@@ -29,6 +29,8 @@ class ServiceOptions:
     """Steps in flight at once: 1 or 2 (design §3)."""
     drain_timeout: float = 30.0
     """Seconds that running requests get to finish after the first stop signal."""
+    abort_timeout: float = 5.0
+    """Seconds after which the server ends even if something still holds on to a cancelled request."""
 
     @property
     def delays(self) -> Mapping[str, float]:
@@ -38,4 +40,5 @@ class ServiceOptions:
             "queue.expired": self.queue_timeout,
             "client.timeout": self.client_timeout,
             "drain.timeout": self.drain_timeout,
+            "abort.timeout": self.abort_timeout,
         }

@@ -17,18 +17,20 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from luce.actors.answer import AnswerText
 from luce.actors.mailbox import Mailbox
 from luce.actors.messages import (
     ChunkDone,
     EncodeFailed,
     ImageReady,
     Plain,
+    QueueExpired,
     RequestMessage,
     SlotGranted,
     StepFailed,
     ToEncoder,
-    ToLoop,
     Token,
+    ToLoop,
 )
 from luce.actors.submission import Submission
 from luce.actors.token_buffer import Delta, End, TokenBuffer
@@ -36,8 +38,7 @@ from luce.charts.guards import guard
 from luce.charts.interpreter import Machine, Send
 from luce.engines.seam import Capabilities, SampledToken, SlotSpec
 from luce.errors import CapacityError, IllegalEvent, LuceError
-from luce.sampling.stopping import finish_reason
-from luce.text.answer import AnswerText
+from luce.sampling.finish import finish_reason
 
 if TYPE_CHECKING:
     from luce.actors.wiring import Wiring
@@ -70,8 +71,8 @@ class RequestGuards:
 
     @guard
     def rows_ready(self) -> bool:
-        """The next prompt row's inputs are there."""
-        return self._request.ready_rows > self._request.next_row
+        """The first prompt row that is not computed yet has its inputs."""
+        return self._request.ready_rows > self._request.computed_rows
 
     @guard
     def whole_blocks(self) -> bool:
@@ -81,6 +82,15 @@ class RequestGuards:
     @guard
     def prompt_complete(self) -> bool:
         return self._request.computed_rows >= self._request.prompt_rows
+
+    @guard
+    def layers_left(self) -> bool:
+        """The staged pass has slices left for this request's chunk. No engine slices layers yet."""
+        return False
+
+    @guard
+    def prefix_complete(self) -> bool:
+        return self._request.computed_rows >= self._request.prompt_rows - 1
 
     @guard
     def stop_reached(self) -> bool:
@@ -192,16 +202,11 @@ class Request:
         elif isinstance(message, SlotGranted):
             self.slot = message.slot
             self.timings.granted = self._wiring.now()
-            self._wiring.timers.clear(self.order, "queue.expired")
         elif isinstance(message, ImageReady):
             self.spec.image_rows[message.image] = message.rows
             self.ready_rows = self._count_ready_rows()
-        elif isinstance(message, StepFailed | EncodeFailed):
+        elif isinstance(message, StepFailed | EncodeFailed | QueueExpired):
             self.error = message.error
-        elif message.event == "queue.expired":
-            self.error = CapacityError(
-                f"the request waited {self._wiring.options.queue_timeout:g} s for a free slot", retry_after=5
-            )
 
     def _take_token(self, token: SampledToken) -> None:
         if self.num_generated == 0:
@@ -211,7 +216,7 @@ class Request:
         self.num_generated += 1
         params = self.submission.params
         self.finish = finish_reason(params, token.token, self.num_generated)
-        text = self._answer.push(token.token, final=self.finish == "stop")
+        text = self._answer.push(token.token, ends=self.finish == "stop")
         if self._answer.stopped:
             self.finish = "stop"
         if self.finish is not None:
@@ -249,17 +254,18 @@ class Request:
             elif send.target == "encoder":
                 self._wiring.encoder.put(ToEncoder(send.event, self))
             else:
-                assert send.target == "timer" and send.delay is not None, send
-                self._start_timer(send.event, send.delay)
+                assert send.target == "timer", send
+                self._wiring.timers.obey(self.order, send, self._wiring.options.delays, self._fire)
 
-    def _start_timer(self, event: str, delay: float) -> None:
-        def fire() -> None:
+    def _fire(self, event: str) -> None:
+        if event == "queue.expired":
+            waited = self._wiring.options.queue_timeout
+            error = CapacityError(f"the request waited {waited:g} s for a free slot", retry_after=5)
+            self.mailbox.put(QueueExpired(error))
+        else:
             self.mailbox.put(Plain(event))
 
-        self._wiring.timers.set(self.order, event, self._wiring.delay(event, delay), fire)
-
     def _drained(self) -> None:
-        self._wiring.timers.clear(self.order, "client.timeout")
         self.mailbox.put(Plain("client.drained"))
 
     def _count_ready_rows(self) -> int:

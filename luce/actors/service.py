@@ -65,19 +65,22 @@ class Service:
         self.encoder = Encoder(model.engine.encode, self._wiring.encoder, self.events)
         self._orders = itertools.count()
         self._requests_nursery: trio.Nursery | None = None
+        self._everything: trio.CancelScope | None = None
+        self._forgotten = trio.lowlevel.ParkingLot()
         self._stopped = trio.Event()
 
     # -- life cycle -----------------------------------------------------------------------------------------------
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Serve until drained. Raises what a bug raised, after every client has got an error."""
-        self._deliver(self.machine.start())
         try:
             async with trio.open_nursery() as nursery:
+                self._everything = nursery.cancel_scope
                 nursery.start_soon(self.timers.run)
                 nursery.start_soon(self.encoder.run)
-                nursery.start_soon(self._run_loop, nursery.cancel_scope)
+                nursery.start_soon(self._run_loop)
                 self._requests_nursery = nursery
+                self._deliver(self.machine.start())
                 self._feed("weights.loaded")
                 self._feed("warm")
                 task_status.started()
@@ -91,16 +94,20 @@ class Service:
             self.model.engine.shutdown()
             self._stopped.set()
 
-    async def _run_loop(self, everything: trio.CancelScope) -> None:
+    async def _run_loop(self) -> None:
         await self.loop.run()
+        self._wiring.encoder.put(ToEncoder("stop"))
+        await self.encoder.stopped.wait()
+        while self.requests:
+            await self._forgotten.park()
         self._feed("drained")
-        everything.cancel()
 
     def drain(self) -> None:
-        """Refuse new work, finish what there is within ``drain_timeout``, then stop. A second call stops at once."""
-        if self.machine.active("draining"):
-            self._abort()
-        elif not self.machine.finished:
+        """Send away who waits, let who runs finish within ``drain_timeout``, then stop.
+
+        A second call cancels everything at once. Safe in any state.
+        """
+        if not self.machine.finished:
             self._feed("drain")
 
     async def stopped(self) -> None:
@@ -160,32 +167,22 @@ class Service:
 
     def _forget(self, request: Request) -> None:
         del self.requests[request.order]
+        self._forgotten.unpark_all()
 
     # -- chart ----------------------------------------------------------------------------------------------------
 
     def _feed(self, event: str) -> None:
         self._deliver(self.machine.feed(event))
+        if self.machine.finished and self._everything is not None:
+            self._everything.cancel()
 
     def _deliver(self, sends: tuple[Send, ...]) -> None:
         for send in sends:
             if send.target == "loop":
                 self._wiring.loop.put(ToLoop(send.event))
-                if send.event == "abort":
-                    self._cancel_all()
-            elif send.target == "encoder":
-                self._wiring.encoder.put(ToEncoder(send.event))
             else:
-                assert send.target == "timer" and send.delay is not None, send
-                delay = self._wiring.delay(send.event, send.delay)
-                self.timers.set("server", send.event, delay, lambda event=send.event: self._feed(event))
-
-    def _abort(self) -> None:
-        self.timers.clear("server", "drain.timeout")
-        self._feed("drain.timeout")
-
-    def _cancel_all(self) -> None:
-        for request in self.requests.values():
-            request.abort(CapacityError("the server is shutting down", retry_after=5))
+                assert send.target == "timer", send
+                self.timers.obey("server", send, self.options.delays, self._feed)
 
     def _end_answers(self) -> None:
         """After a fault no task runs any more, but every client still learns the end of its answer."""

@@ -1,7 +1,7 @@
 """The step loop: `statecharts/loop.scxml`, the one actor that plans, launches and hands out results.
 
-Theory of operation. The loop reads its mailbox (`admit`, `retire`, `rows.ready` from requests, `step.done` from the
-collector, `drain`, `abort`) and does two things on its own account:
+Theory of operation. The loop reads its mailbox (`admit`, `retire`, `rows.ready` from requests, `drain`, `abort` from
+the server) and does two things on its own account:
 
 - in *planning*, once every mailbox of the server is empty, it freezes the world, asks the pure
   :func:`luce.scheduling.plan.plan`, and either grants slots (and plans again when the requests have answered) or
@@ -22,14 +22,14 @@ import attrs
 import trio
 
 from luce.actors.mailbox import Mailbox
-from luce.actors.messages import ChunkDone, Plain, SlotGranted, StepFailed, ToLoop, Token
+from luce.actors.messages import ChunkDone, Plain, QueueExpired, SlotGranted, StepFailed, Token, ToLoop
 from luce.actors.request import Request
 from luce.actors.wiring import Wiring
 from luce.charts.guards import guard
 from luce.charts.interpreter import Machine, Send
 from luce.charts.loader import load_chart
 from luce.engines.seam import Engine, Outcome, Segment, SegmentKind, StepPlan, Ticket
-from luce.errors import DeviceError, LuceError
+from luce.errors import CapacityError, DeviceError, LuceError
 from luce.scheduling.blocks import BlockPool
 from luce.scheduling.plan import plan
 from luce.scheduling.state import Decision, Lane, Limits, LoopState, Waiting
@@ -62,12 +62,14 @@ class Flight:
 
 
 class LoopGuards:
+    """What `loop.scxml` may ask."""
+
     def __init__(self, loop: StepLoop) -> None:
         self._loop = loop
 
     @guard
     def run_ahead(self) -> bool:
-        """May one more step be launched before the last one's results?"""
+        """May one more step be launched before the results of the one just launched?"""
         return len(self._loop.flights) < self._loop.depth
 
     @guard
@@ -88,9 +90,7 @@ class StepLoop:
         self.depth = min(wiring.options.depth, capabilities.max_depth)
         self.mailbox: Mailbox[ToLoop] = wiring.loop
         self.machine = Machine(load_chart("loop"), LoopGuards(self), observer=wiring.events.observe)
-        self.limits = Limits(
-            capabilities.num_slots, capabilities.block_size, wiring.options.prefill_budget
-        )
+        self.limits = Limits(capabilities.num_slots, capabilities.block_size, wiring.options.prefill_budget)
         self.pool = BlockPool(capabilities.num_blocks, capabilities.block_size)
         self.waiting: OrderedDict[int, Request] = OrderedDict()
         self.running: dict[int, Request] = {}
@@ -102,27 +102,35 @@ class StepLoop:
         """Slots whose request has ended while a step held a row of it."""
         self._wiring = wiring
         self._launched = trio.lowlevel.ParkingLot()
+        self._landed = False
+        """The oldest step in flight is done and not yet taken up: the device's mailbox, one bit wide."""
         self._number = 0
 
     # -- the task -------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
         """Serve until the chart is final."""
-        self._deliver(self.machine.start())
+        self._deliver(self.machine.start(), None)
+        machine = self.machine
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._collector)
-            while not self.machine.finished:
-                if self.machine.active("planning"):
+            while not machine.finished:
+                if machine.active("planning"):
                     await self._settle()
-                    if self.machine.active("planning"):
+                    if machine.active("planning"):
                         self._plan()
-                elif self.machine.active("turn"):
+                elif machine.active("ahead"):
+                    self._launch_or_not(plan(self._freeze(run_ahead=True)))
+                elif machine.active("turn"):
                     self._hand_out()
                     await self._settle()
-                    if self.machine.active("turn"):
-                        self._feed("turn.done")
+                    self._feed("turn.done")
+                elif machine.active("in_flight") and self._landed:
+                    self._landed = False
+                    self._feed("step.done")
                 else:
-                    await self.mailbox.wait()
+                    if not self.mailbox:
+                        await self._wiring.turn.lot.park()
                     self._read_mail()
             nursery.cancel_scope.cancel()
         self.mailbox.close()
@@ -150,16 +158,24 @@ class StepLoop:
         elif message.event == "retire":
             assert request is not None
             self._retire(request)
-        self._feed(message.event)
+        self._feed(message.event, request)
 
-    def _feed(self, event: str) -> None:
-        self._deliver(self.machine.feed(event))
+    def _feed(self, event: str, sender: Request | None = None) -> None:
+        self._deliver(self.machine.feed(event), sender)
 
-    def _deliver(self, sends: tuple[Send, ...]) -> None:
+    def _deliver(self, sends: tuple[Send, ...], sender: Request | None) -> None:
         for send in sends:
-            assert send.target == "timer" and send.delay is not None, send
-            delay = self._wiring.delay(send.event, send.delay)
-            self._wiring.timers.set("loop", send.event, delay, lambda event=send.event: self._post(event))
+            if send.target == "timer":
+                self._wiring.timers.obey("loop", send, self._wiring.options.delays, self._post)
+            elif send.target == "requests":
+                for request in [*self.waiting.values(), *self.running.values()]:
+                    request.abort(CapacityError("the server is shutting down", retry_after=5))
+            else:
+                assert send.event == "queue.expired", send
+                for waiting in self.waiting.values() if send.target == "waiting" else [sender]:
+                    assert waiting is not None
+                    error = CapacityError("the server is shutting down", retry_after=5)
+                    waiting.mailbox.put(QueueExpired(error))
 
     def _post(self, event: str) -> None:
         self.mailbox.put(ToLoop(event))
@@ -170,18 +186,17 @@ class StepLoop:
         decision = plan(self._freeze(run_ahead=False))
         if decision.grants:
             self._grant(decision)  # stays in planning: the requests answer, then we plan again
-            return
-        if not decision.segments:
-            self._feed("plan.empty" if not self.flights else "plan.wait")
-            if not self.flights and not self.running:
-                self.pool.check_integrity(())
-            return
-        self._launch(decision.segments)
-        self._feed("plan.rows")
-        if len(self.flights) < self.depth:
-            ahead = plan(self._freeze(run_ahead=True))
-            if ahead.segments:
-                self._launch(ahead.segments)
+        else:
+            self._launch_or_not(decision)
+
+    def _launch_or_not(self, decision: Decision) -> None:
+        if decision.segments:
+            self._launch(decision.segments)
+            self._feed("plan.rows")
+        else:
+            if not self.flights:
+                self.pool.check_integrity(self.running)
+            self._feed("plan.empty")
 
     def _freeze(self, *, run_ahead: bool) -> LoopState:
         continuing = {
@@ -209,6 +224,7 @@ class StepLoop:
             ),
             free_slots=tuple(reversed(self._free_slots)),
             available_blocks=self.pool.available,
+            admitting=self.machine.active("open"),
             run_ahead=run_ahead,
         )
 
@@ -239,15 +255,16 @@ class StepLoop:
     # -- results --------------------------------------------------------------------------------------------------
 
     async def _collector(self) -> None:
-        """Turns a finished ticket into a message. The only task that waits for the device."""
-        announced: Flight | None = None
+        """Notices a finished step. The only task that waits for the device."""
+        seen: Flight | None = None
         while True:
-            if not self.flights or self.flights[0] is announced:
+            if not self.flights or self.flights[0] is seen:
                 await self._launched.park()
                 continue
-            announced = self.flights[0]
-            await trio.lowlevel.wait_readable(announced.ticket.fd)
-            self.mailbox.put(ToLoop("step.done"))
+            seen = self.flights[0]
+            await trio.lowlevel.wait_readable(seen.ticket.fd)
+            self._landed = True
+            self._wiring.turn.lot.unpark_all()
 
     def _hand_out(self) -> None:
         """Collect the oldest step and send every lane its part."""
@@ -255,18 +272,15 @@ class StepLoop:
         try:
             result = self.engine.collect(flight.ticket)
         except LuceError as error:
-            log.error("step %d failed: %s", flight.plan.number, error)
+            log.exception("step %d failed", flight.plan.number)
             outcomes = tuple(Outcome(s.slot, 0, error=str(error)) for s in flight.plan.segments)
         else:
             outcomes = result.outcomes
             self.metrics.device_seconds += result.seconds
         self.flights.popleft()
         self._launched.unpark_all()
-        for segment, request, outcome in zip(
-            flight.plan.segments, flight.requests, outcomes, strict=True
-        ):
-            if request.slot == segment.slot and not request.machine.finished:
-                self._hand_to(request, segment, outcome)
+        for segment, request, outcome in zip(flight.plan.segments, flight.requests, outcomes, strict=True):
+            self._hand_to(request, segment, outcome)
         for slot in sorted(self._retiring):
             self._release_if_still(slot)
 

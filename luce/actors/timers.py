@@ -1,16 +1,19 @@
 """One task that owns every delay of every chart.
 
 A chart says ``<send target="#_timer" event="…" delay="…"/>``; when the delay has passed the event goes to the
-mailbox of the actor that asked. Timers run on trio's clock, so that virtual time covers them.
+mailbox of the actor that asked. The same send without a delay stops the timer. Timers run on trio's clock, so that
+virtual time covers them.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from math import inf
 
 import trio
+
+from luce.charts.interpreter import Send
 
 __all__ = ["Timers"]
 
@@ -33,6 +36,18 @@ class Timers:
         heapq.heappush(self._heap, (due, self._serial, owner, event))
         if due < earliest and self._sleeper is not None:
             self._sleeper.cancel()
+
+    def obey(
+        self, owner: Hashable, send: Send, delays: Mapping[str, float], fire: Callable[[str], None]
+    ) -> None:
+        """Do what a chart's send to ``#_timer`` says: with a delay arm, without one stop.
+
+        ``delays`` are the operator's seconds per event; where there is none, the chart's own count.
+        """
+        if send.delay is None:
+            self.clear(owner, send.event)
+        else:
+            self.set(owner, send.event, delays.get(send.event, send.delay), lambda: fire(send.event))
 
     def clear(self, owner: Hashable, event: str) -> None:
         """Forget one timer; nothing happens if it is not set."""

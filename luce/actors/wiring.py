@@ -37,7 +37,3 @@ class Wiring:
 
     def now(self) -> float:
         return trio.current_time()
-
-    def delay(self, event: str, written: float) -> float:
-        """Seconds for a chart's timer: the operator's option where there is one, else what the chart says."""
-        return self.options.delays.get(event, written)

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from luce.engines.seam import Engine, ImageSpan, PatchImage
 from luce.text.tokenizer import Tokenizer
 
-__all__ = ["GenerationDefaults", "LoadedModel", "Preparer", "PreparedPrompt"]
+__all__ = ["GenerationDefaults", "LoadedModel", "PreparedPrompt", "Preparer"]
 
 
 class PreparedPrompt(Protocol):
