@@ -11,6 +11,7 @@ import attrs
 import numpy as np
 
 from luce.errors import ModelFileError
+from luce.weights.gguf_header import shortest
 
 __all__ = ["Fields"]
 
@@ -76,7 +77,7 @@ class Fields:
         """A JSON list or GGUF array as a list of Python values; ``length`` is checked when given."""
         found = self.value(name, default)
         if isinstance(found, np.ndarray):
-            found = found.tolist()
+            found = [shortest(entry) for entry in found] if found.dtype == np.float32 else found.tolist()
         if not isinstance(found, list):
             raise self.fault(name, f"{_short(found)} is not a list")
         if length is not None and len(found) != length:

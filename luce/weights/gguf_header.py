@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from luce.errors import ModelFileError
 
-__all__ = ["Entry", "HeaderCursor", "read_entries", "read_pairs", "read_preamble"]
+__all__ = ["Entry", "HeaderCursor", "read_entries", "read_pairs", "read_preamble", "shortest"]
 
 MAX_KEYS = 1 << 16
 MAX_TENSORS = 1 << 16
@@ -28,7 +28,7 @@ MAX_STRING_BYTES = 32 << 20
 MAX_ARRAY_STRINGS = 1 << 22
 MAX_ARRAY_BYTES = 64 << 20
 MAX_DIMS = 4
-_STRING, _ARRAY, _BOOL = 8, 9, 7
+_STRING, _ARRAY, _BOOL, _FLOAT32 = 8, 9, 7, 6
 _SCALARS = {
     0: ("u8", "<B"),
     1: ("i8", "<b"),
@@ -117,7 +117,8 @@ def read_pairs(cursor: HeaderCursor, count: int) -> Iterator[tuple[str, Any]]:
 
 def _value(cursor: HeaderCursor, kind: int) -> Any:
     if kind in _SCALARS:
-        return cursor.number(_SCALARS[kind][1], "the value")
+        found = cursor.number(_SCALARS[kind][1], "the value")
+        return shortest(found) if kind == _FLOAT32 else found
     if kind == _BOOL:
         return _bools(cursor, 1)[0]
     if kind == _STRING:
@@ -125,6 +126,11 @@ def _value(cursor: HeaderCursor, kind: int) -> Any:
     if kind == _ARRAY:
         return _array(cursor)
     raise cursor.fault(f"unknown value type {kind}")
+
+
+def shortest(value: float) -> float:
+    """The shortest decimal that rounds to this float32: the 1e-6 that a writer meant, not 9.99999997e-07."""
+    return float(str(np.float32(value)))
 
 
 def _bools(cursor: HeaderCursor, count: int) -> list[bool]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from luce.errors import ModelFileError
 from luce.weights.fields import Fields
 from luce.weights.hf_sources import MAX_ID, MAX_PIXELS, chat_template, triple
-from luce.weights.sources import ChatTemplateSource, PreprocessorSource, TokenizerSource
+from luce.weights.sources import ChatTemplateSource, GenerationSource, PreprocessorSource, TokenizerSource
 from luce.weights.tensor_file import TensorFile
 
-__all__ = ["gguf_chat_template", "gguf_preprocessor", "gguf_tokenizer"]
+__all__ = ["gguf_chat_template", "gguf_generation", "gguf_preprocessor", "gguf_tokenizer"]
 
 FAMILY_MIN_PIXELS = 65_536
 FAMILY_MAX_PIXELS = 16_777_216
@@ -61,6 +61,26 @@ def gguf_chat_template(file: TensorFile) -> ChatTemplateSource | None:
     """``tokenizer.chat_template``, size-checked; None when the file has none."""
     found = file.metadata.get("tokenizer.chat_template")
     return None if found is None else chat_template(file.path, found)
+
+
+def gguf_generation(file: TensorFile) -> GenerationSource:
+    """``general.sampling.*`` of newer files; every field None when absent. Stop ids are the tokenizer's."""
+    prefix = "general.sampling."
+    found = {
+        key.removeprefix(prefix): value for key, value in file.metadata.items() if key.startswith(prefix)
+    }
+    fields = Fields(file.path, found, prefix)
+
+    def number(name: str, high: float) -> float | None:
+        return fields.number(name, 0.0, high) if fields.has(name) else None
+
+    return GenerationSource(
+        temperature=number("temp", 100.0),
+        top_k=fields.integer("top_k", 0, MAX_ID) if fields.has("top_k") else None,
+        top_p=number("top_p", 1.0),
+        min_p=number("min_p", 1.0),
+        repetition_penalty=number("penalty_repeat", 100.0),
+    )
 
 
 def gguf_preprocessor(mmproj: TensorFile) -> PreprocessorSource:

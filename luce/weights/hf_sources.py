@@ -136,7 +136,7 @@ def triple(fields: Fields, name: str, low: float) -> tuple[float, float, float]:
 
 
 def _pixel_limits(fields: Fields) -> tuple[int, int]:
-    """Areas, whatever the key names say: ``shortest_edge``, ``longest_edge`` or ``min_pixels``, ``max_pixels``."""
+    """Areas, whatever their names say: ``shortest_edge``, ``longest_edge`` or ``min_pixels``, ``max_…``."""
     if fields.has("size"):
         size = fields.child("size")
         names = (

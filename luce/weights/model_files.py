@@ -16,7 +16,7 @@ import attrs
 
 from luce.errors import ConfigError, ModelFileError
 from luce.weights.gguf_file import peek_gguf
-from luce.weights.gguf_sources import gguf_chat_template, gguf_preprocessor, gguf_tokenizer
+from luce.weights.gguf_sources import gguf_chat_template, gguf_generation, gguf_preprocessor, gguf_tokenizer
 from luce.weights.hf_sources import (
     hf_chat_template,
     hf_generation,
@@ -130,7 +130,7 @@ def _gguf(path: Path, text_path: Path, mmproj: str | os.PathLike[str] | None) ->
         config_path=text_path,
         tokenizer=gguf_tokenizer(text),
         chat_template=gguf_chat_template(text),
-        generation=GenerationSource(),
+        generation=gguf_generation(text),
         preprocessor=gguf_preprocessor(vision) if vision is not None else None,
     )
 

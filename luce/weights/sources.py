@@ -68,7 +68,7 @@ class ChatTemplateSource:
 
 @attrs.frozen
 class GenerationSource:
-    """Sampling defaults of ``generation_config.json``; all None when the model has none (a GGUF)."""
+    """Sampling defaults of ``generation_config.json`` or ``general.sampling.*``; None what is not said."""
 
     eos_token_ids: tuple[int, ...] = ()
     do_sample: bool | None = None

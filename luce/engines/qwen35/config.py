@@ -9,7 +9,7 @@ __all__ = ["Qwen35Config", "TextConfig", "VisionConfig"]
 
 @attrs.frozen
 class TextConfig:
-    """Text model (spec qwen35 §1.1, §4-9). Names follow the papers' short forms given in the specification."""
+    """Text model (spec qwen35 §1.1, §4-9). Names follow the short forms given in the specification."""
 
     vocab_size: int
     """Rows of the embedding and head; ids at or past ``num_token_ids`` are padding and are never sampled."""
@@ -81,3 +81,5 @@ class Qwen35Config:
     vision_end_id: int | None
     eos_token_ids: tuple[int, ...]
     """Ids that end an answer (chat end and end of text, spec qwen35 §2)."""
+    num_token_ids: int | None = None
+    """Ids at or past it are padding rows of the embedding; None when the files hold no tokenizer."""
