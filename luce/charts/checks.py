@@ -24,9 +24,9 @@ def check_chart(chart: Chart, label: str, raised: set[str]) -> None:
             _check_targets(chart, label, transition)
             if not transition.events and not transition.targets:
                 raise _fault(label, transition.line, "a transition needs an event or a target")
-    _check_reachable(chart, label)
     if chart.wildcards:
         return
+    _check_reachable(chart, label)
     _check_events(chart, label, raised)
     for node in chart.nodes:
         _check_shadowed(label, node)
@@ -38,16 +38,14 @@ def _fault(label: str, line: int, message: str) -> ChartError:
 
 
 def _check_default(chart: Chart, label: str, node: State) -> None:
-    """An initial transition stays below its state; a history leads to what it could have remembered."""
+    """An initial transition stays below its state; a history leads into its parent."""
     transition = node.initial
     assert transition is not None
     _check_targets(chart, label, transition)
     top = node.parent if node.kind is Kind.HISTORY else node.index
-    shallow = node.kind is Kind.HISTORY and not node.deep
     for target in transition.targets:
         found = chart.nodes[target]
-        inside = found.parent == top if shallow else top in found.ancestors
-        if not inside or found.index == node.index:
+        if top not in found.ancestors or found.index == node.index:
             raise _fault(
                 label, transition.line, f"{found.id!r} is not inside {chart.nodes[top].id or 'the chart'!r}"
             )
