@@ -1,0 +1,296 @@
+"""Trains the demo model within a wall-clock budget.  Needs one CUDA GPU; about 17 minutes on an H200.
+
+    python -m tools.demo_model.train --out DIR --seconds 540 [--resume FILE] [--save FILE] [--decay-from 0.75]
+
+The learning rate warms up, stays, and falls linearly to zero from `--decay-from` of the budget on (a value of 1 or
+more leaves it up, for a run that is to be resumed).  Every case is drawn anew.  DIR gets the weights as safetensors
+shards and report.json with the share of exact answers for each task.
+"""
+
+import argparse
+import json
+import time
+from multiprocessing import Pool
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+from luce.demo.tasks import GOALS, SCORED
+from tools.demo_model import layers
+from tools.demo_model.data import NAMES, SHARES, Example, Stream, collate, grouped, held_out
+from tools.demo_model.model import Batch, DemoModel
+from tools.demo_model.muon import Muon
+
+MTP_SHARE = 0.2
+
+
+def quantised(name: str, x: Tensor) -> Tensor:
+    """The value that the GGUF file will hold: the rule of tools/demo_model/export.py."""
+    if x.ndim == 1 or any(part in name for part in ("conv1d", "in_proj_a", "in_proj_b", "pos_embed")):
+        return x
+    if "visual" in name:
+        return x.half().float()
+    blocks = x.reshape(-1, 32)
+    scale = blocks.abs().amax(1, keepdim=True) / 127
+    inverse = torch.where(scale == 0, 0, 1 / scale)
+    return (torch.round(blocks * inverse) * scale.half().float()).view_as(x)
+
+
+@torch.no_grad()
+def evaluate(
+    model: DemoModel, examples: list[Example], tokens: int, device: torch.device
+) -> dict[str, tuple[float, float]]:
+    """Share of exact answers, and of right second tokens of the MTP block, for each task.
+
+    An answer is exact when the greedy token is right at every place of it given the places before, which is the same
+    as greedy decoding giving exactly that answer.
+    """
+    exact: dict[str, list[bool]] = {}
+    second: dict[str, list[float]] = {}
+    for length, batch in grouped(examples, tokens):
+        on_device = collate(batch, length, tokens).to(device)
+        main, after = model.right(on_device, tokens // length)
+        counted = (on_device.labels != -100).view(-1, length)
+        rows = main.view(-1, length).all(1).tolist()
+        hits = ((after.view(-1, length) & counted).sum(1) / counted.sum(1).clamp(min=1)).tolist()
+        for item, row, hit in zip(batch, rows, hits, strict=False):
+            exact.setdefault(NAMES[item.task], []).append(row)
+            second.setdefault(NAMES[item.task], []).append(hit)
+    return {task: (float(np.mean(exact[task])), float(np.mean(second[task]))) for task in exact}
+
+
+class Trainer:
+    def __init__(self, args: argparse.Namespace) -> None:
+        self.args = args
+        self.device = torch.device(args.device)
+        self.tokens = args.tokens
+        torch.manual_seed(args.seed)
+        self.model = DemoModel().to(self.device)
+        if args.resume:
+            state = {k: v.float() for shard in args.resume for k, v in load_file(shard).items()}
+            self.model.load_state_dict(state)
+        named = dict(self.model.named_parameters())
+        matrices = [
+            p for n, p in named.items() if p.ndim == 2 and not any(w in n for w in ("embed", "_a.", "_b."))
+        ]
+        chosen = {id(p) for p in matrices}
+        rest = [p for p in named.values() if id(p) not in chosen]
+        fused = self.device.type == "cuda"
+        if args.adam:
+            decayed = {"params": matrices, "weight_decay": args.decay}
+            self.optimizers: list[torch.optim.Optimizer] = [
+                torch.optim.AdamW(
+                    [decayed, {"params": rest, "weight_decay": 0.0}],
+                    lr=args.lr,
+                    betas=(0.9, 0.98),
+                    fused=fused,
+                )
+            ]
+        else:
+            self.optimizers = [
+                Muon(matrices, lr=args.lr, weight_decay=args.decay),
+                torch.optim.AdamW(rest, lr=args.lr, betas=(0.9, 0.98), weight_decay=0.0, fused=fused),
+            ]
+        self.params = list(named.values())
+        for p in self.params:
+            p.grad = torch.zeros_like(p)
+        self.grads = [p.grad for p in self.params]
+        self.average = {n: p.detach().clone() for n, p in named.items()}
+        self.mix = torch.tensor([SHARES[n] for n in NAMES]).share_memory_()
+        self.graphs: dict[int, tuple[torch.cuda.CUDAGraph, Batch, Tensor]] = {}
+        self.step_count = 0
+
+    def forward_backward(self, batch: Batch, rows: int) -> Tensor:
+        torch._foreach_zero_(self.grads)
+        with torch.autocast(self.device.type, torch.bfloat16):
+            main, after = self.model.losses(batch, rows)
+            loss = main + MTP_SHARE * after
+        loss.backward()
+        return torch.stack([main.detach(), after.detach()])
+
+    def gradients(self, length: int, batch: Batch) -> Tensor:
+        """Losses of the batch; the gradients are left in place.  One CUDA graph for each row length."""
+        rows = self.tokens // length
+        if self.device.type != "cuda" or self.args.no_graphs:
+            return self.forward_backward(batch.to(self.device), rows)
+        if length not in self.graphs:
+            static = batch.to(self.device)
+            stream = torch.cuda.Stream()
+            stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(stream):
+                for _ in range(2):
+                    self.forward_backward(static, rows)
+            torch.cuda.current_stream().wait_stream(stream)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                losses = self.forward_backward(static, rows)
+            self.graphs[length] = (graph, static, losses)
+        graph, static, losses = self.graphs[length]
+        for name in Batch.__annotations__:
+            getattr(static, name).copy_(getattr(batch, name), non_blocking=True)
+        graph.replay()
+        return losses.clone()
+
+    def rate(self, fraction: float) -> float:
+        """Learning rate as a share of its peak."""
+        warm = min(1.0, (self.step_count + 1) / self.args.warmup)
+        start = self.args.decay_from
+        return warm * (1.0 if fraction < start else max(0.0, (1 - fraction) / (1 - start)))
+
+    def step(self, length: int, batch: Batch, fraction: float) -> Tensor:
+        losses = self.gradients(length, batch)
+        norm = torch.nn.utils.clip_grad_norm_(self.params, 1.0)
+        rate = self.rate(fraction)
+        for optimizer in self.optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = self.args.lr * rate
+            optimizer.step()
+        keep = min(0.995, (1 + self.step_count) / (10 + self.step_count))
+        torch._foreach_lerp_(list(self.average.values()), self.params, 1 - keep)
+        self.step_count += 1
+        return torch.cat([losses, norm[None]])
+
+    def averaged(self, quantise: bool) -> DemoModel:
+        """A copy with the averaged weights, rounded as the files will hold them if `quantise`."""
+        model = DemoModel().to(self.device).eval()
+        with torch.no_grad():
+            for name, p in model.named_parameters():
+                p.copy_(quantised(name, self.average[name]) if quantise else self.average[name])
+        return model
+
+    def remix(self, result: dict[str, tuple[float, float]]) -> None:
+        """Draw more of what is still wrong."""
+        for i, name in enumerate(NAMES):
+            wrong = 1 - result[name][0] if name in result else 0.0
+            self.mix[i] = SHARES[name] * (0.25 + min(1.0, 8 * wrong) + wrong)
+
+
+def table(result: dict[str, tuple[float, float]]) -> str:
+    return " ".join(f"{task}={100 * exact:.1f}" for task, (exact, _) in result.items())
+
+
+def final_report(trainer: Trainer, cases: int, quantise: bool) -> dict[str, object]:
+    """Exact answers on the fixed test cases, in float32 without tf32."""
+    with Pool(trainer.args.workers) as pool:
+        drawn = pool.starmap(_final_cases, [(task, cases) for task in SCORED], chunksize=1)
+    torch.set_float32_matmul_precision("highest")
+    layers.set_compiling(False)
+    model = trainer.averaged(quantise)
+    result = evaluate(model, [e for part in drawn for e in part], trainer.tokens, trainer.device)
+    for task, (exact, second) in result.items():
+        print(
+            f"{task:18s} {100 * exact:6.2f} goal {100 * GOALS[task]:.0f}  mtp {100 * second:5.1f}"
+            f"{'' if exact >= GOALS[task] else '  BELOW'}",
+            flush=True,
+        )
+    return {
+        "cases": cases,
+        "quantised": quantise,
+        "exact": {task: exact for task, (exact, _) in result.items()},
+        "mtp_second_token": {task: second for task, (_, second) in result.items()},
+    }
+
+
+def _final_cases(task: str, count: int) -> list[Example]:
+    return held_out(task, count, final=True)
+
+
+def save(trainer: Trainer, folder: Path) -> None:
+    """Averaged weights in float32, in shards of less than 16 MiB."""
+    shards: list[dict[str, Tensor]] = [{}]
+    size = 0
+    for name, x in trainer.average.items():
+        if size + x.numel() * 4 > 15_500_000:
+            shards.append({})
+            size = 0
+        shards[-1][name] = x.detach().cpu().contiguous()
+        size += x.numel() * 4
+    for i, shard in enumerate(shards):
+        save_file(shard, folder / f"weights-{i}.safetensors")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--seconds", type=float, default=540)
+    parser.add_argument("--steps", type=int, default=10**9)
+    parser.add_argument("--resume", type=Path, nargs="*", default=[])
+    parser.add_argument("--save", type=Path, help="also keep the newest unaveraged weights here")
+    parser.add_argument("--lr", type=float, default=1.5e-3)
+    parser.add_argument("--decay", type=float, default=0.02, help="weight decay of the matrices")
+    parser.add_argument("--decay-from", type=float, default=0.7)
+    parser.add_argument("--warmup", type=int, default=150)
+    parser.add_argument("--tokens", type=int, default=32768)
+    parser.add_argument("--workers", type=int, default=14)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--run", type=int, default=0, help="number of the run: other runs draw other cases")
+    parser.add_argument("--dev", type=int, default=64, help="dev cases a task")
+    parser.add_argument("--every", type=float, default=60, help="seconds between evaluations")
+    parser.add_argument("--cases", type=int, default=1000, help="test cases a task at the end, 0 for none")
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--adam", action="store_true", help="AdamW for everything")
+    parser.add_argument("--no-graphs", action="store_true")
+    parser.add_argument("--no-compile", action="store_true")
+    args = parser.parse_args()
+
+    began = time.monotonic()
+    args.out.mkdir(parents=True, exist_ok=True)
+    torch.set_float32_matmul_precision("high")
+    layers.set_compiling(not args.no_compile)
+    trainer = Trainer(args)
+    stream = Stream(trainer.mix, args.tokens, args.run)
+    loader = iter(
+        DataLoader(
+            stream,
+            batch_size=None,
+            num_workers=args.workers,
+            prefetch_factor=4 if args.workers else None,
+            pin_memory=args.device == "cuda",
+        )
+    )
+    dev = [e for task in SCORED for e in held_out(task, args.dev, final=False)] if args.dev else []
+    print(f"set up in {time.monotonic() - began:.1f} s, {len(dev)} dev cases", flush=True)
+    last_eval = time.monotonic()
+    recent: list[Tensor] = []
+    lengths: dict[int, int] = {}
+    waited = 0.0
+    marked = time.monotonic()
+    while (elapsed := time.monotonic() - began) < args.seconds and trainer.step_count < args.steps:
+        before = time.monotonic()
+        length, batch = next(loader)
+        waited += time.monotonic() - before
+        lengths[length] = lengths.get(length, 0) + 1
+        recent.append(trainer.step(length, batch, elapsed / args.seconds))
+        if trainer.step_count in (10, 50) or trainer.step_count % 250 == 0:
+            main_loss, after, norm = torch.stack(recent[-100:]).mean(0).tolist()
+            now = time.monotonic()
+            print(
+                f"step {trainer.step_count} t {elapsed:.0f} loss {main_loss:.4f} mtp {after:.4f} norm {norm:.2f} "
+                f"ms/step {(now - marked) / len(recent) * 1e3:.1f} waited {waited:.1f} lengths {lengths}",
+                flush=True,
+            )
+            recent, waited, marked = [], 0.0, time.monotonic()
+        if dev and time.monotonic() - last_eval > args.every:
+            result = evaluate(trainer.averaged(False), dev, args.tokens, trainer.device)
+            trainer.remix(result)
+            print(
+                f"dev at {time.monotonic() - began:.0f} s step {trainer.step_count}: {table(result)}",
+                flush=True,
+            )
+            marked, recent, waited = time.monotonic(), [], 0.0
+            last_eval = time.monotonic()
+    print(f"trained {trainer.step_count} steps in {time.monotonic() - began:.0f} s", flush=True)
+    save(trainer, args.out)
+    if args.save:
+        save_file({n: p.detach() for n, p in trainer.model.named_parameters()}, args.save)
+    if args.cases:
+        report = final_report(trainer, args.cases, quantise=True) | {"steps": trainer.step_count}
+        (args.out / "report.json").write_text(json.dumps(report, indent=1))
+
+
+if __name__ == "__main__":
+    main()
