@@ -1,12 +1,14 @@
 """Weights of a Qwen3.5 dense model in memory, in one canonical form whatever file they came from.
 
-All arrays are C-contiguous float32, matrices stored ``[out, in]``. Differences between the file forms are gone:
+All arrays are C-contiguous float32, matrices stored ``[out, in]``. Differences between the file forms are
+gone:
 
-- RMS norms hold the **scale** that multiplies, i.e. ``1 + w`` of a Hugging Face file and the stored value of a GGUF
-  (which folds the 1 in); ``gdn_norm`` is plain in both.
+- RMS norms hold the **scale** that multiplies, i.e. ``1 + w`` of a Hugging Face file and the stored value
+  of a GGUF (which folds the 1 in); ``gdn_norm`` is plain in both.
 - ``neg_exp_a`` is ``-exp(A_log)``; a GGUF stores it so.
 - Value heads are in grouped (Hugging Face) order: value head ``h`` uses key head ``h // r``.
-- ``patch`` is the sum of the two temporal slices of the patch embedding (both see the same frame of a still image).
+- ``patch`` is the sum of the two temporal slices of the patch embedding (both see the same frame of a still
+  image).
 """
 
 from __future__ import annotations
