@@ -30,6 +30,7 @@ def check_chart(chart: Chart, label: str, raised: set[str]) -> None:
     _check_events(chart, label, raised)
     for node in chart.nodes:
         _check_shadowed(label, node)
+        _check_choice(label, node)
         _check_timers(chart, label, node)
 
 
@@ -112,6 +113,23 @@ def _check_shadowed(label: str, node: State) -> None:
                 raise _fault(label, transition.line, f"an earlier transition of {node.id!r} takes {event!r}")
         if transition.guard is None and transition.inside is None:
             settled.update(transition.events)
+
+
+def _check_choice(label: str, node: State) -> None:
+    """Eventless transitions make a choice that is left at once. Guards are read when an event comes; a state that
+    waited for one to turn true would make an event of a change that no message brought.
+    """
+    eventless = [t for t in node.transitions if not t.events]
+    if not eventless:
+        return
+    settled = eventless[-1].guard is None and eventless[-1].inside is None
+    if node.kind is not Kind.ATOMIC or len(eventless) != len(node.transitions) or not settled:
+        raise _fault(
+            label,
+            node.line,
+            f"{node.id!r}: a choice is a state without children whose transitions have "
+            "no events, the last of them no condition",
+        )
 
 
 def _check_timers(chart: Chart, label: str, node: State) -> None:
