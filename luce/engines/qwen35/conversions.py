@@ -24,6 +24,11 @@ F32 = npt.NDArray[np.float32]
 Convert = Callable[[F32], F32]
 
 
+def flatten_rows(w: F32) -> F32:
+    """[n, …] to [n, rest]."""
+    return w.reshape(len(w), -1)
+
+
 def plus_one(w: F32) -> F32:
     """Zero-centred RMS-norm weight to the scale that multiplies."""
     w += np.float32(1)

@@ -7,7 +7,7 @@ the decay (``-exp(A_log)`` itself). Shapes here are in numpy order.
 from __future__ import annotations
 
 from luce.engines.qwen35.config import TextConfig, VisionConfig
-from luce.engines.qwen35.conversions import columns_to_grouped, rows_to_grouped
+from luce.engines.qwen35.conversions import columns_to_grouped, flatten_rows, rows_to_grouped
 from luce.engines.qwen35.take import Take
 from luce.engines.qwen35.weights import (
     DeltaNetWeights,
@@ -105,8 +105,8 @@ def gguf_vision(take: Take, vision: VisionConfig) -> VisionWeights:
     """The vision tower of an mmproj. Its patch embedding comes as one tensor per frame."""
     dim, merged = vision.hidden, vision.hidden * vision.merge_size**2
     frame = (dim, vision.in_channels, vision.patch_size, vision.patch_size)
-    patch = take("v.patch_embd.weight", frame)
-    patch = (patch + take("v.patch_embd.weight.1", frame)).reshape(len(patch), -1)
+    patch = take("v.patch_embd.weight", frame, flatten_rows)
+    patch += take("v.patch_embd.weight.1", frame, flatten_rows)
     return VisionWeights(
         patch=patch,
         patch_bias=take("v.patch_embd.bias", (dim,)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container
 
 from luce.engines.qwen35.config import Qwen35Config, TextConfig, VisionConfig
-from luce.engines.qwen35.conversions import neg_exp, plus_one, sum_frames
+from luce.engines.qwen35.conversions import flatten_rows, neg_exp, plus_one, sum_frames
 from luce.engines.qwen35.take import Take
 from luce.engines.qwen35.weights import (
     DeltaNetWeights,
@@ -69,7 +69,7 @@ def _delta_net(take: Take, text: TextConfig, name: str) -> DeltaNetWeights:
         z=take(f"{name}in_proj_z.weight", (text.value_size, text.hidden)),
         b=take(f"{name}in_proj_b.weight", (value_heads, text.hidden)),
         a=take(f"{name}in_proj_a.weight", (value_heads, text.hidden)),
-        conv=take(f"{name}conv1d.weight", (conv, 1, kernel), lambda w: w.reshape(conv, kernel)),
+        conv=take(f"{name}conv1d.weight", (conv, 1, kernel), flatten_rows),
         neg_exp_a=take(f"{name}A_log", (value_heads,), neg_exp),
         dt_bias=take(f"{name}dt_bias", (value_heads,)),
         gdn_norm=take(f"{name}norm.weight", (text.value_dim,)),
