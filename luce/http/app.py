@@ -1,0 +1,88 @@
+"""The web application: routes, request ids, JSON for every error."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from typing import Any
+
+import msgspec
+from quart import Quart, Response, request
+from quart_trio import QuartTrio
+
+from luce.actors.service import Service
+from luce.engines.loaded import LoadedModel
+from luce.errors import CapacityError
+from luce.http.asgi import Connection
+from luce.http.errors import error_body, install_error_handlers
+from luce.http.openai.chat import Chat
+from luce.http.openai.models import Models
+from luce.http.options import HttpOptions
+
+__all__ = ["create_app"]
+
+_REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
+
+
+class _App(QuartTrio):
+    asgi_http_class = Connection
+
+
+def create_app(service: Service, model: LoadedModel, options: HttpOptions) -> Quart:
+    """The application in front of a service. It owns nothing: the service runs beside it."""
+    app = _App("luce", static_folder=None)
+    app.config.update(
+        MAX_CONTENT_LENGTH=options.max_body_bytes,
+        BODY_TIMEOUT=options.body_timeout,
+        RESPONSE_TIMEOUT=None,  # a stream may take as long as it takes; deadlines are the service's
+    )
+    install_error_handlers(app)
+    _install_health(app, service)
+    _install_openai(app, service, model, options)
+
+    @app.after_request
+    async def name_request(response: Any) -> Any:
+        given = request.headers.get("X-Request-Id", "")
+        response.headers["x-request-id"] = given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
+        return response
+
+    return app
+
+
+def _install_openai(app: Quart, service: Service, model: LoadedModel, options: HttpOptions) -> None:
+    chat = Chat(service, model, options)
+    models = Models(model, options)
+
+    @app.post("/v1/chat/completions")
+    async def chat_completions() -> Response:
+        return await chat(request._get_current_object())  # type: ignore[attr-defined]
+
+    @app.get("/v1/models")
+    async def list_models() -> Response:
+        return await models.list()
+
+    @app.get("/v1/models/<path:name>")
+    async def one_model(name: str) -> Response:
+        return await models.one(name)
+
+
+def _install_health(app: Quart, service: Service) -> None:
+    @app.get("/health")
+    async def health() -> Response:
+        """Live: the process answers and its service has not failed."""
+        failed = service.state == "failed"
+        return _state("failed" if failed else "ok", 503 if failed else 200)
+
+    @app.get("/ready")
+    async def ready() -> Response:
+        """Ready: a request sent now would be taken."""
+        return _state(service.state, 200 if service.ready else 503)
+
+    def _state(state: str, status: int) -> Response:
+        body: dict[str, Any] = {"status": state}
+        if status != 200:
+            body |= error_body(CapacityError(f"the server is {state}"))
+        response = Response(msgspec.json.encode(body), status, content_type="application/json")
+        if status != 200:
+            response.headers["Retry-After"] = "5"
+        return response

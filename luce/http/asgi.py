@@ -1,0 +1,129 @@
+"""One HTTP request between Hypercorn and Quart: what a request holds is released on every way out.
+
+quart-trio's connection class is replaced for five reasons, each with a test in `tests/http/test_connections.py`:
+
+* Hypercorn reports a disconnect from inside the last send of every response; quart-trio takes that as the client's
+  going and cancels the very task that is finishing the send, so the connection is neither recycled nor closed. The
+  last send is shielded here.
+* When bytes follow a request (pipelining, or one stray line end), Hypercorn stops reading and never notices that the
+  client has gone. The socket is watched for a hang-up beside it.
+* A send to a client that has stopped reading cannot be cancelled, so it would hold up the server's exit. When the
+  server gives a request up, its socket is shut.
+* A response that is sent while a large body still arrives is lost in the reset that follows. The body is read to its
+  end first, within bounds.
+* A handler may own things (a running answer) that must be released even when it is cancelled between two awaits of
+  the framework: :func:`owned` is closed when the request ends, whatever happened.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+from contextlib import ExitStack, suppress
+from typing import TYPE_CHECKING, Any, cast
+
+import trio
+from quart.utils import encode_headers
+from quart.wrappers import Request, Response
+from quart_trio.asgi import TrioASGIHTTPConnection
+
+if TYPE_CHECKING:
+    from hypercorn.typing import ASGIReceiveCallable, ASGISendCallable
+    from quart.typing import ResponseTypes
+
+__all__ = ["Connection", "owned"]
+
+_OWNED = "luce.owned"
+LINGER_SECONDS = 5.0
+
+
+def owned(request: Request) -> ExitStack:
+    """What the request holds; closed when it ends, however it ends."""
+    return cast(ExitStack, cast(dict[str, Any], request.scope)[_OWNED])
+
+
+class Connection(TrioASGIHTTPConnection):
+    """Quart's view of one HTTP request. Quart makes one for each."""
+
+    async def __call__(self, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+        self._received = trio.Event()
+        request = self._create_request_from_scope(send)
+        with ExitStack() as stack:
+            cast(dict[str, Any], self.scope)[_OWNED] = stack
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self.handle_messages, nursery, request, receive)
+                nursery.start_soon(self._watch_socket, nursery, send)
+                nursery.start_soon(self.handle_request, nursery, request, send)
+
+    async def handle_messages(  # type: ignore[override]
+        self, nursery: trio.Nursery, request: Request, receive: ASGIReceiveCallable
+    ) -> None:
+        """Take in the body, then wait for the client to go."""
+        while True:
+            message = await receive()
+            if message["type"] == "http.request":
+                request.body.append(message.get("body", b""))
+                if not message.get("more_body", False):
+                    request.body.set_complete()
+                    self._received.set()
+            elif message["type"] == "http.disconnect":
+                nursery.cancel_scope.cancel()
+                return
+
+    async def handle_request(  # type: ignore[override]
+        self, nursery: trio.Nursery, request: Request, send: ASGISendCallable
+    ) -> None:
+        response = await self.app.handle_request(request)
+        if response.status_code >= 400:
+            with trio.move_on_after(LINGER_SECONDS):
+                await self._received.wait()
+        await self._send_response(send, response)
+        nursery.cancel_scope.cancel()
+
+    async def _send_response(self, send: ASGISendCallable, response: ResponseTypes) -> None:
+        headers = encode_headers(response.headers)
+        start: Any = {"type": "http.response.start", "status": response.status_code, "headers": headers}
+        if isinstance(response, Response):
+            async with response.response as body:
+                await send(start)
+                async for data in body:
+                    await send(_piece(data, more=True))
+        else:
+            await send(start)
+            for data in response.response:
+                await send(_piece(data, more=True))
+        with trio.CancelScope(shield=True):
+            await send(_piece(b"", more=False))
+
+    async def _watch_socket(self, nursery: trio.Nursery, send: ASGISendCallable) -> None:
+        """End the request when the client hangs up; end the connection when the server gives the request up."""
+        connection = _socket(send)
+        if connection is None or not hasattr(select, "epoll"):
+            return
+        try:
+            with select.epoll(1) as watch:
+                watch.register(connection.fileno(), select.EPOLLRDHUP)
+                await trio.lowlevel.wait_readable(watch.fileno())
+        except trio.Cancelled:
+            if not nursery.cancel_scope.cancel_called:
+                # The server stops and has waited long enough. A send to a client that does not read is shielded and
+                # cannot be cancelled; it fails when the socket is shut.
+                with suppress(OSError):
+                    connection.shutdown(socket.SHUT_RDWR)
+            raise
+        nursery.cancel_scope.cancel()
+
+
+def _piece(data: bytes | str, *, more: bool) -> Any:
+    body = data.encode() if isinstance(data, str) else data
+    return {"type": "http.response.body", "body": body, "more_body": more}
+
+
+def _socket(send: Any) -> trio.socket.SocketType | None:
+    """The connection's socket. ASGI does not tell, so this follows Hypercorn's own chain of senders; None elsewhere."""
+    try:
+        stream = send.__self__.send.__self__.send.__self__.stream
+        found = getattr(stream, "transport_stream", stream).socket
+    except AttributeError:
+        return None
+    return found if isinstance(found, trio.socket.SocketType) and found.fileno() >= 0 else None

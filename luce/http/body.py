@@ -1,0 +1,35 @@
+"""Reading request bodies."""
+
+from __future__ import annotations
+
+from quart import Request
+from werkzeug.exceptions import UnsupportedMediaType
+
+from luce.errors import RequestError
+
+__all__ = ["read_json_body"]
+
+
+async def read_json_body(request: Request) -> bytes:
+    """The body's bytes, once it is clear that they may be JSON.
+
+    A missing content type is taken for JSON, as every client of this API means it.
+
+    Raises:
+        HTTPException: 413 for a body over the limit, 408 when it does not arrive, 415 for another content type.
+        RequestError: the body is compressed, or empty.
+    """
+    kind = request.mimetype
+    if kind and kind != "application/json" and not kind.endswith("+json"):
+        raise UnsupportedMediaType
+    encoding = request.headers.get("Content-Encoding", "identity").strip().lower()
+    if encoding not in ("", "identity"):
+        raise RequestError(
+            f"content-encoding {encoding[:40]!r} is not taken; send the body as it is",
+            field="content-encoding",
+            status=415,
+        )
+    body = await request.get_data(cache=False, as_text=False, parse_form_data=False)
+    if not body:
+        raise RequestError("the body is empty; it must be a JSON object")
+    return body

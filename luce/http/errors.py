@@ -1,0 +1,84 @@
+"""Errors as OpenAI's clients read them: ``{"error": {"message", "type", "param", "code"}}`` for every status."""
+
+from __future__ import annotations
+
+import logging
+import math
+from typing import Any
+
+import msgspec
+from quart import Quart, Response
+from werkzeug.exceptions import HTTPException
+
+from luce.errors import CapacityError, LuceError, RequestError
+
+__all__ = ["error_body", "error_response", "error_status", "install_error_handlers"]
+
+log = logging.getLogger("luce.http")
+
+_MESSAGES = {
+    404: "there is nothing at this address; the API is under /v1",
+    405: "this address does not take this method",
+    408: "the request body did not arrive in time",
+    413: "the request body is larger than the server takes",
+    415: "the body must be JSON (content-type: application/json)",
+}
+
+
+def error_status(error: BaseException) -> int:
+    """The status that an error is answered with."""
+    if isinstance(error, RequestError):
+        return error.status
+    if isinstance(error, CapacityError):
+        return 503
+    if isinstance(error, HTTPException):
+        return error.code or 500
+    return 500
+
+
+def error_body(error: BaseException) -> dict[str, Any]:
+    """The JSON object of an error. An error that is a bug says nothing about its inside."""
+    status = error_status(error)
+    param = code = None
+    if isinstance(error, RequestError):
+        message, param, code = error.message, error.field, error.code
+    elif isinstance(error, CapacityError):
+        message, code = error.message, "overloaded"
+    elif isinstance(error, HTTPException):
+        message = _MESSAGES.get(status) or error.description or error.name
+    elif isinstance(error, LuceError):
+        message = str(error)
+    else:
+        message = "the server failed on this request; its log says more"
+    kind = "invalid_request_error" if status < 500 else "server_error"
+    return {"error": {"message": message, "type": kind, "param": param, "code": code}}
+
+
+def error_response(error: BaseException) -> Response:
+    response = Response(
+        msgspec.json.encode(error_body(error)), error_status(error), content_type="application/json"
+    )
+    if isinstance(error, CapacityError):
+        response.headers["Retry-After"] = str(max(1, math.ceil(error.retry_after)))
+    if isinstance(error, HTTPException):
+        for name, value in error.get_headers():
+            if name.lower() not in ("content-type", "content-length"):
+                response.headers[name] = value
+    return response
+
+
+def install_error_handlers(app: Quart) -> None:
+    """Answer every error with a JSON object, the framework's own ones too."""
+
+    async def expected(error: Exception) -> Response:
+        return error_response(error)
+
+    async def failed(error: Exception) -> Response:
+        log.error("a request failed: %s: %s", type(error).__name__, error, exc_info=error)
+        return error_response(error)
+
+    app.register_error_handler(HTTPException, expected)
+    app.register_error_handler(RequestError, expected)
+    app.register_error_handler(CapacityError, expected)
+    app.register_error_handler(LuceError, failed)
+    app.register_error_handler(Exception, failed)

@@ -1,0 +1,98 @@
+"""POST /v1/chat/completions: submit, then write the answer as it comes or once it is whole."""
+
+from __future__ import annotations
+
+import trio
+from quart import Request, Response
+
+from luce.actors.service import Service
+from luce.actors.submission import Handle
+from luce.actors.token_buffer import Delta, End
+from luce.engines.loaded import LoadedModel
+from luce.engines.seam import SampledToken
+from luce.errors import CapacityError, LuceError
+from luce.http.asgi import owned
+from luce.http.body import read_json_body
+from luce.http.openai.chat_response import ChatWriter
+from luce.http.openai.prepare import prepare_chat
+from luce.http.options import HttpOptions
+from luce.http.sse import DONE, data, event_response
+
+__all__ = ["Chat"]
+
+
+class Chat:
+    """The endpoint. One for the server; nothing of a request is kept here."""
+
+    def __init__(self, service: Service, model: LoadedModel, options: HttpOptions) -> None:
+        self._service = service
+        self._model = model
+        self._options = options
+        self._workers = trio.CapacityLimiter(options.preparing)
+
+    async def __call__(self, request: Request) -> Response:
+        body = await read_json_body(request)
+        if not self._service.ready:
+            raise CapacityError(f"the server is {self._service.state}", retry_after=5)
+        job = await trio.to_thread.run_sync(
+            prepare_chat, body, self._model, self._options, limiter=self._workers
+        )
+        del body
+        handle = self._service.submit(job.submission)
+        owned(request).callback(handle.cancel)
+        writer = ChatWriter(job, handle, self._model)
+        if job.stream:
+            response = event_response(ChatEvents(handle, writer), self._options.keep_alive)
+        else:
+            response = Response(await _whole(handle, writer), content_type="application/json")
+        response.headers["x-luce-seed"] = str(job.submission.params.seed)
+        return response
+
+
+class ChatEvents:
+    """The chunks of one streamed answer."""
+
+    def __init__(self, handle: Handle, writer: ChatWriter) -> None:
+        self._handle = handle
+        self._writer = writer
+        self._ended = False
+
+    def first(self) -> bytes:
+        return data(self._writer.first_chunk())
+
+    async def next(self) -> bytes:
+        while not self._ended:
+            item = await self._handle.next()
+            if isinstance(item, End):
+                self._ended = True
+                return self._last(_reason(item))
+            chunk = self._writer.delta_chunk(item.text, item.tokens)
+            if chunk is not None:
+                return data(chunk)
+        return b""
+
+    def _last(self, reason: str) -> bytes:
+        usage = self._writer.usage_chunk()
+        return data(self._writer.finish_chunk(reason)) + (data(usage) if usage is not None else b"") + DONE
+
+
+async def _whole(handle: Handle, writer: ChatWriter) -> bytes:
+    text: list[str] = []
+    tokens: list[SampledToken] = []
+    while isinstance(item := await handle.next(), Delta):
+        text.append(item.text)
+        tokens += item.tokens
+    return writer.answer("".join(text), tokens, _reason(item))
+
+
+def _reason(end: End) -> str:
+    """The finish reason of a whole answer; raises what ended one that is not."""
+    if end.reason in ("stop", "length"):
+        return end.reason
+    raise end.error or _unexplained(end)
+
+
+def _unexplained(end: End) -> LuceError:
+    if end.reason == "cancelled":
+        return CapacityError("the answer was cancelled by the server", retry_after=5)
+    return LuceError("the answer failed")

@@ -1,0 +1,37 @@
+"""What an operator may set about the HTTP side."""
+
+from __future__ import annotations
+
+import attrs
+
+__all__ = ["HttpOptions"]
+
+MIB = 1 << 20
+
+
+@attrs.frozen
+class HttpOptions:
+    """Options of the HTTP front. Immutable; validated where the flags are read."""
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    aliases: tuple[str, ...] = ()
+    """More model names that requests may use, beside the served one."""
+    max_body_bytes: int = 64 * MIB
+    """Largest request body; one more byte is refused with 413."""
+    max_images: int = 16
+    """Pictures in one request, over all its messages."""
+    max_image_bytes: int = 20 * MIB
+    """Largest picture file, after base64."""
+    body_timeout: float = 60.0
+    """Seconds that a request body may take to arrive; then 408."""
+    keep_alive: float = 5.0
+    """Seconds of silence after which a stream gets a comment line, so that proxies keep it open."""
+    idle_timeout: float = 75.0
+    """Seconds that an idle connection is kept."""
+    stalled_timeout: float = 60.0
+    """Seconds that a client may leave its socket unread before the connection is cut."""
+    preparing: int = 2
+    """Requests whose pictures and prompts are being prepared at once, each on its own worker thread."""
+    exit_grace: float = 3.0
+    """Seconds that connections get to end after the last answer, when the server stops."""

@@ -1,0 +1,154 @@
+"""The server process: a listening socket, Hypercorn in front of the service, and an orderly end."""
+
+from __future__ import annotations
+
+import logging
+import math
+import signal
+import socket
+from collections.abc import Callable
+
+import trio
+from hypercorn.config import Config
+from hypercorn.trio import serve
+from quart import Quart
+
+from luce.actors.options import ServiceOptions
+from luce.actors.service import Service
+from luce.engines.loaded import LoadedModel
+from luce.errors import ConfigError
+from luce.http.app import create_app
+from luce.http.options import HttpOptions
+
+__all__ = ["listen", "run_server", "serve_app"]
+
+log = logging.getLogger("luce.http")
+
+
+def listen(options: HttpOptions) -> socket.socket:
+    """A bound socket, before any weight is loaded, so that a taken port is known at once.
+
+    A client that stops reading blocks its connection's task in a write that nothing can cancel; the kernel ends it
+    after ``stalled_timeout`` (TCP_USER_TIMEOUT, which accepted sockets inherit).
+
+    Raises:
+        ConfigError: the address is unknown, taken or not allowed.
+    """
+    try:
+        found = socket.getaddrinfo(
+            options.host or None, options.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+    except socket.gaierror as error:
+        raise ConfigError(f"{options.host!r}: {error.strerror}", flag="--host") from None
+    family, kind, protocol, _, address = found[0]
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if hasattr(socket, "TCP_USER_TIMEOUT"):
+            milliseconds = math.ceil(options.stalled_timeout * 1000)
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
+        listener.bind(address)
+    except OSError as error:
+        listener.close()
+        raise ConfigError(f"cannot listen on {options.host}:{options.port}: {error.strerror}", flag="--port") from None
+    return listener
+
+
+async def serve_app(
+    app: Quart,
+    listener: socket.socket,
+    options: HttpOptions,
+    stop: trio.Event,
+    task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Answer connections until ``stop`` is set; then idle ones close and busy ones get ``exit_grace`` seconds.
+
+    Owns ``listener`` from the start.
+    """
+    config = Config()
+    config.bind = [f"fd://{listener.detach()}"]
+    config.loglevel = "WARNING"
+    config.backlog = 1024
+    config.include_server_header = False
+    config.keep_alive_timeout = options.idle_timeout
+    config.keep_alive_max_requests = 1_000_000
+    config.graceful_timeout = options.exit_grace
+    await serve(app, config, shutdown_trigger=stop.wait, task_status=task_status)  # type: ignore[arg-type]
+
+
+async def run_server(
+    model: LoadedModel,
+    service_options: ServiceOptions,
+    http_options: HttpOptions,
+    listener: socket.socket,
+    announce: Callable[[tuple[str, int]], None],
+) -> bool:
+    """Serve until a signal. The first one lets running answers finish, the second one stops at once.
+
+    While it drains the server still answers: new work gets 503 with Retry-After, /ready says so, and only when the
+    last answer has ended (or ``drain_timeout`` has passed) do the connections close.
+
+    Args:
+        announce: called once when requests are taken, with the address.
+
+    Returns:
+        True when everything that was begun has ended by itself or by the drain limit, False after a second signal.
+
+    Raises:
+        Exception: what a bug in the service raised, after its clients have got an error.
+    """
+    service = Service(model, service_options)
+    address = listener.getsockname()[:2]
+    failures: list[Exception] = []
+    stop = trio.Event()
+    orderly = False
+    async with trio.open_nursery() as nursery:
+        await nursery.start(_obey_signals, service, nursery.cancel_scope)
+        await nursery.start(_run_service, service, failures)
+        async with trio.open_nursery() as front:
+            app = create_app(service, model, http_options)
+            await front.start(serve_app, app, listener, http_options, stop)
+            announce(address)
+            await service.stopped()
+            stop.set()
+        orderly = not nursery.cancel_scope.cancel_called
+        nursery.cancel_scope.cancel()
+    if failures:
+        raise failures[0]
+    return orderly
+
+
+async def _run_service(
+    service: Service, failures: list[Exception], task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+) -> None:
+    """A failure must not take the connections down before they have told their clients."""
+    started = False
+
+    class Status:
+        def started(self, value: None = None) -> None:
+            nonlocal started
+            started = True
+            task_status.started()
+
+    try:
+        await service.run(task_status=Status())
+    except Exception as error:
+        if not started:
+            raise
+        log.exception("the service failed")
+        failures.append(error)
+
+
+async def _obey_signals(
+    service: Service,
+    everything: trio.CancelScope,
+    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        task_status.started()
+        received = signal.Signals(await anext(signals))
+        log.warning("%s: finishing what runs, up to the limit; a second signal stops at once", received.name)
+        service.drain()
+        await anext(signals)
+        everything.cancel()

@@ -1,0 +1,199 @@
+"""A service without an engine: answers are scripts, so that tests of the HTTP side choose every piece."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import Any
+
+import attrs
+import numpy as np
+import trio
+from PIL import Image
+
+from luce.actors.submission import Handle, Submission
+from luce.actors.token_buffer import Delta, End, TokenBuffer
+from luce.engines.loaded import GenerationDefaults, LoadedModel
+from luce.engines.seam import Capabilities, ImageSpan, PatchImage, SampledToken
+from luce.errors import CapacityError, LuceError, RequestError
+
+CONTEXT = 64
+NUM_IDS = 300
+END_ID = 299
+
+Piece = Delta | End
+Script = Callable[[Submission], AsyncIterator[Piece]]
+
+
+class StubTokenizer:
+    """Ids 0 to 255 are bytes."""
+
+    num_token_ids = NUM_IDS
+    vocab_size = NUM_IDS
+
+    def token_bytes(self, token_id: int) -> bytes:
+        return bytes([token_id]) if token_id < 256 else b""
+
+
+class StubEngine:
+    fingerprint = "stub-1"
+
+    def __init__(self, images: bool = True) -> None:
+        self.capabilities = Capabilities(
+            num_slots=2,
+            block_size=16,
+            num_blocks=64,
+            max_context=CONTEXT,
+            vocab_size=NUM_IDS + 20,
+            images=images,
+            recomputable=True,
+            whole_image_blocks=False,
+            layer_slicing=False,
+            num_layers=1,
+            max_depth=1,
+        )
+
+
+@attrs.frozen(eq=False)
+class StubPrompt:
+    token_ids: np.ndarray
+    spans: tuple[ImageSpan, ...] = ()
+    rope_delta: int = 0
+
+    @property
+    def positions(self) -> np.ndarray:
+        return np.tile(np.arange(len(self.token_ids), dtype=np.int32), (3, 1))
+
+
+class StubPreparer:
+    """One token per character of text, 4 per picture. Remembers what it was given."""
+
+    def __init__(self) -> None:
+        self.seen: list[dict[str, Any]] = []
+
+    def build(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        images: Sequence[PatchImage],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        template_kwargs: Mapping[str, Any] | None = None,
+    ) -> StubPrompt:
+        self.seen.append(
+            {"messages": messages, "images": images, "tools": tools, "template_kwargs": template_kwargs}
+        )
+        text = ""
+        for message in messages:
+            content = message.get("content") or ""
+            parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
+            text += "".join(part.get("text", "####") for part in parts)
+        return StubPrompt(np.frombuffer(text.encode("utf-8", "strict"), np.uint8).astype(np.int32))
+
+    def prepare_image(self, data: bytes, *, field: str) -> PatchImage:
+        try:
+            Image.open(io.BytesIO(data)).load()
+        except Exception as error:
+            raise RequestError(f"{field}: not a picture ({error})", field=field) from None
+        return PatchImage(np.zeros((4, 768), np.float32), (2, 2), b"digest", 4)
+
+
+def make_model(**changes: Any) -> LoadedModel:
+    values: dict[str, Any] = {
+        "name": "stub",
+        "engine": StubEngine(),
+        "tokenizer": StubTokenizer(),
+        "preparer": StubPreparer(),
+        "eos_token_ids": (END_ID,),
+        "defaults": GenerationDefaults(temperature=0.7, top_k=20, top_p=0.95, source="the stub"),
+        "created": 1_700_000_000,
+    }
+    return LoadedModel(**(values | changes))
+
+
+def sampled(token: int, logprob: float | None = None, top: tuple[tuple[int, float], ...] = ()) -> SampledToken:
+    return SampledToken(token, logprob, top)
+
+
+def saying(text: str, reason: str = "stop", pause: float = 0.0) -> Script:
+    """Says ``text`` byte by byte, whole characters at a time as the real detokenizer does."""
+
+    async def script(submission: Submission) -> AsyncIterator[Piece]:
+        top = submission.params.logprobs
+        for character in text:
+            data = character.encode()
+            for place, byte in enumerate(data):
+                await trio.sleep(pause)
+                alternatives = tuple((byte, -0.25) for _ in range(top or 0))
+                token = sampled(byte, -0.25 if top is not None else None, alternatives)
+                yield Delta(character if place == len(data) - 1 else "", (token,))
+        yield End(reason)
+
+    return script
+
+
+def failing(error: LuceError, after: str = "") -> Script:
+    async def script(submission: Submission) -> AsyncIterator[Piece]:
+        for character in after:
+            yield Delta(character, (sampled(ord(character)),))
+        yield End("error", error)
+
+    return script
+
+
+async def endless(submission: Submission) -> AsyncIterator[Piece]:
+    while True:
+        await trio.sleep(0.005)
+        yield Delta("x" * 64, (sampled(120),))
+
+
+async def silent(submission: Submission) -> AsyncIterator[Piece]:
+    await trio.sleep_forever()
+    yield End("stop")
+
+
+class StubService:
+    """What :class:`luce.actors.service.Service` shows to the HTTP side."""
+
+    def __init__(self, script: Script | None = None) -> None:
+        self.script = script or saying("Hello, wörld!")
+        self.state = "ready"
+        self.full = False
+        self.running: dict[str, trio.CancelScope] = {}
+        self.cancelled: list[str] = []
+        self.submissions: list[Submission] = []
+        self.nursery: trio.Nursery | None = None
+
+    @property
+    def ready(self) -> bool:
+        return self.state == "ready"
+
+    def submit(self, submission: Submission) -> Handle:
+        assert self.nursery is not None
+        if self.full:
+            raise CapacityError("256 requests are waiting already", retry_after=2.5)
+        self.submissions.append(submission)
+        buffer = TokenBuffer(1024, lambda: None)
+        scope = trio.CancelScope()
+        self.running[submission.id] = scope
+        self.nursery.start_soon(self._run, submission, buffer, scope)
+
+        def cancel() -> None:
+            if submission.id in self.running:
+                self.cancelled.append(submission.id)
+                scope.cancel()
+
+        return Handle(submission.id, len(submission.prompt.token_ids), buffer, cancel)
+
+    async def _run(self, submission: Submission, buffer: TokenBuffer, scope: trio.CancelScope) -> None:
+        script = self.script(submission)
+        with scope:
+            async for piece in script:
+                if isinstance(piece, End):
+                    buffer.end(piece)
+                    break
+                buffer.put(piece)
+        if not buffer.ended:
+            buffer.end(End("cancelled"))
+        del self.running[submission.id]
+        with trio.CancelScope(shield=True):
+            await script.aclose()  # type: ignore[attr-defined]
