@@ -1,0 +1,94 @@
+"""``luce inspect MODEL``: what the files hold and what serving them would take. Reads headers only."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from rich.console import Console
+
+from luce.engines.qwen35.config import Qwen35Config
+from luce.engines.qwen35.loading import check_tensors, load_config
+from luce.engines.qwen35.memory import MemoryOptions, format_bytes, plan_memory
+from luce.weights.model_files import ModelFiles, resolve_model
+from luce.weights.tensor_file import TensorFile
+
+__all__ = ["describe", "inspect_model"]
+
+
+def inspect_model(
+    path: Path,
+    mmproj: Path | None,
+    options: MemoryOptions,
+    console: Console,
+    *,
+    tensors: bool = False,
+) -> None:
+    """Print the description of a model.
+
+    Args:
+        options: slots and context that the memory plan is for.
+        tensors: list every tensor as well.
+
+    Raises:
+        ModelFileError, ConfigError: as loading the model would, before any data is read.
+    """
+    files = resolve_model(path, mmproj)
+    config = load_config(files)
+    for line in describe(files, config, options):
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+    if tensors:
+        for line in _tensor_lines(files):
+            console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def describe(files: ModelFiles, config: Qwen35Config, options: MemoryOptions) -> Iterator[str]:
+    """The description, line by line. Checks all tensors on the way."""
+    text, vision = config.text, config.vision
+    file_bytes = check_tensors(files, config)
+    full = sum(text.full_attention)
+    yield f"model       {files.name} ({files.form.value})"
+    for label, file in (("text", files.text), ("vision", files.mmproj)):
+        if file is not None:
+            yield f"{label:<11} {file.path}: {len(file.tensors)} tensors, {_formats(file)}"
+    yield f"weights     {file_bytes:,} bytes in the files ({format_bytes(file_bytes)})"
+    yield (
+        f"layers      {text.num_layers} ({text.num_layers - full} DeltaNet, {full} attention)"
+        f"{f', {text.num_mtp_layers} MTP' if text.num_mtp_layers else ''}, hidden {text.hidden}, ffn {text.ffn}"
+    )
+    yield f"attention   {text.heads} query heads, {text.kv_heads} KV heads, head size {text.head_dim}"
+    yield (
+        f"DeltaNet    {text.key_heads} key heads of {text.key_dim}, "
+        f"{text.value_heads} value heads of {text.value_dim}"
+    )
+    yield (
+        f"vocabulary  {config.num_token_ids or text.vocab_size} tokens, {text.vocab_size} rows, "
+        f"{'tied' if text.tied else 'separate'} head; stops at {', '.join(map(str, config.eos_token_ids))}"
+    )
+    yield f"context     up to {text.max_positions} tokens"
+    if vision is None:
+        yield "images      no (the files hold no vision tower)"
+    else:
+        yield (
+            f"images      yes: {vision.depth} blocks, hidden {vision.hidden}, patches of {vision.patch_size}, "
+            f"image token {config.image_token_id}"
+        )
+    if files.preprocessor is not None:
+        yield f"pixels      {files.preprocessor.min_pixels} to {files.preprocessor.max_pixels} per picture"
+    yield f"tokenizer   {files.tokenizer.path if files.tokenizer else 'none'}"
+    yield f"template    {files.chat_template.path if files.chat_template else 'none'}"
+    yield f"memory      for {options.slots} slots of {options.context} tokens:"
+    for line in plan_memory(config, options).lines():
+        yield f"  {line}"
+
+
+def _formats(file: TensorFile) -> str:
+    counts = Counter(info.format for info in file.tensors.values())
+    return ", ".join(f"{count} {name}" for name, count in counts.most_common())
+
+
+def _tensor_lines(files: ModelFiles) -> Iterator[str]:
+    for file in (files.text, files.mmproj):
+        for info in file.tensors.values() if file is not None else ():
+            yield f"{info.name}  {info.format}  {list(info.shape)}  {info.nbytes} bytes at {info.offset}"
