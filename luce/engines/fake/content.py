@@ -28,7 +28,7 @@ _TOKEN, _T, _H, _W = 0xD1342543DE82EF95, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9,
 
 
 def mix(state: int, value: int) -> int:
-    """One step of a 64-bit multiplicative hash."""
+    """One step of a 64-bit multiplicative hash. Two of them carry every bit into the low ones."""
     state = ((state ^ value) * _MIX) & MASK
     return state ^ (state >> 29)
 

@@ -96,7 +96,7 @@ class FakeModel:
     def _sample(self, lane: Lane, position: int, attention: int) -> SampledToken:
         """The token at ``position``, recorded in the lane in place of what stood there and after it."""
         index = position - lane.length
-        draw = mix(mix(attention, lane.states[-1] ^ lane.key), position - 1)
+        draw = mix(mix(attention ^ lane.states[-1] ^ lane.key, position), position)
         forced = self._script(lane.spec, index) if self._script else None
         token = sampled(draw, self._vocab_size, lane.spec.sampling, forced)
         lane.tokens[index:] = [token]

@@ -41,7 +41,7 @@ def reference_answer(
         state = mix(state, contents[row])
         attention = (attention + mix(state, attention)) & MASK
         if row >= length - 1:
-            draw = mix(mix(attention, state ^ seed_key(spec.sampling)), row)
+            draw = mix(mix(attention ^ state ^ seed_key(spec.sampling), row + 1), row + 1)
             forced = script(spec, len(answer)) if script else None
             answer.append(sampled(draw, vocab_size, spec.sampling, forced))
             contents.append(generated_content(answer[-1].token, row + 1 + spec.rope_delta))
