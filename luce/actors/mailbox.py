@@ -45,7 +45,7 @@ class Mailbox(Generic[T]):
     def __init__(self, turn: Turn, lot: trio.lowlevel.ParkingLot | None = None) -> None:
         self._turn = turn
         self._items: deque[T] = deque()
-        self._lot = lot or trio.lowlevel.ParkingLot()
+        self._lot = trio.lowlevel.ParkingLot() if lot is None else lot  # an empty lot is falsy
         self._closed = False
 
     def put(self, item: T) -> None:
