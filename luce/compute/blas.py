@@ -11,7 +11,7 @@ import platform
 
 import attrs
 import numpy as np
-import threadpoolctl
+import threadpoolctl  # type: ignore[import-untyped]
 
 from luce.errors import DeviceError
 
@@ -39,7 +39,7 @@ class Fingerprint:
 
 
 def _simd() -> str:
-    found = np.show_config(mode="dicts")["SIMD Extensions"].get("found", [])  # type: ignore[typeddict-item]
+    found = np.show_config(mode="dicts")["SIMD Extensions"].get("found", [])
     return str(found[-1]) if found else "baseline"
 
 

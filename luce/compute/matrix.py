@@ -7,6 +7,7 @@ small-matrix kernels stop at m·n·k = 10^6), which makes decoding two to four t
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -89,16 +90,18 @@ class PackedMatrix:
     def columns(self, sizes: Sequence[int]) -> tuple[slice, ...]:
         """Column slices of the output for consecutive parts of the given sizes."""
         ends = np.cumsum([0, *sizes])
-        return tuple(slice(int(low), int(high)) for low, high in zip(ends[:-1], ends[1:], strict=True))
+        return tuple(slice(int(low), int(high)) for low, high in itertools.pairwise(ends))
 
     def __call__(self, x: F32, out: F32, rows: int) -> None:
         """``out[:rows, :self.out] = x[:rows] @ W.T``.
 
-        x [>= padded(rows), in] and out [>= padded(rows), width], C-contiguous float32. Rows past ``rows`` are
+        x [>= padded(rows), in], C-contiguous, and out [>= padded(rows), >= width], float32. Rows past ``rows`` are
         padding: whatever they hold is read, and their outputs overwritten. Never raises for NaN.
         """
         panels = self.panels
         count, depth, panel = panels.shape
+        if out.shape[1] != self.width:
+            out = out[:, : self.width]
         for first, tiles, height in tile_spans(rows, self.heights):
             end = first + tiles * height
             if tiles == 1:

@@ -62,8 +62,8 @@ class _Probe:
 
     def __call__(self, x: F32, offset: int = 0) -> F32:
         """The product of the rows x [h, K], with 4-byte ``offset`` steps off the natural alignment."""
-        flat = np.empty(x.size + offset, np.float32)[offset:]
-        moved = flat.reshape(x.shape)
+        # Rows stand apart by a stride of their own (never for one row: its stride means nothing).
+        moved = np.empty((len(x), self.depth + 16), np.float32)[:, offset : offset + self.depth]
         moved[...] = x
         # An output with a row stride of its own, as the engine's buffers have.
         out = np.empty((len(x), self.width + 16), np.float32)[:, offset : offset + self.width]

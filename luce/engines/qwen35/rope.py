@@ -1,0 +1,55 @@
+"""Rotary tables: interleaved M-RoPE of the text model (spec qwen35 §7)."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from luce.engines.qwen35.config import TextConfig
+
+__all__ = ["RopeTable", "mrope_axes"]
+
+F32 = npt.NDArray[np.float32]
+
+
+def mrope_axes(section: tuple[int, int, int]) -> npt.NDArray[np.intp]:
+    """Which position (0 t, 1 h, 2 w) turns pair j, for the rotary_dim / 2 pairs."""
+    half = sum(section)
+    axes = np.zeros(half, np.intp)
+    for axis in (1, 2):
+        axes[axis : 3 * section[axis] : 3] = axis
+    return axes
+
+
+class RopeTable:
+    """Cosine and sine of every (position, frequency), looked up per row.
+
+    Angles are formed in float32 as the reference does (position times frequency), their cosine and sine in
+    float64, so that a row's rotation is one table entry whatever else is in the batch.
+    """
+
+    def __init__(self, config: TextConfig, positions: int) -> None:
+        """Tables for positions 0 … ``positions`` - 1."""
+        half = config.rotary_dim // 2
+        exponent = -2.0 * np.arange(half) / config.rotary_dim
+        frequency = (config.rope_theta**exponent).astype(np.float32)
+        angle = (np.arange(positions, dtype=np.float32)[:, None] * frequency).astype(np.float64)
+        self.limit = positions
+        self.half = half
+        self._pairs = np.arange(half)
+        self._axes = mrope_axes(config.mrope_section)
+        self._cos = np.cos(angle).astype(np.float32)
+        self._sin = np.sin(angle).astype(np.float32)
+
+    @property
+    def nbytes(self) -> int:
+        return self._cos.nbytes + self._sin.nbytes
+
+    def rows(self, positions: npt.NDArray[np.integer]) -> tuple[F32, F32]:
+        """For M-RoPE positions [3, R]: cosines [R, 1, 1, half] and signed sines [R, 1, 2, half].
+
+        ``x.reshape(…, 2, half) * cos + x[halves swapped] * sin`` rotates half-split pairs.
+        """
+        where = positions[self._axes].T, self._pairs
+        sin = self._sin[where]
+        return self._cos[where][:, None, None], np.stack([-sin, sin], axis=1)[:, None]

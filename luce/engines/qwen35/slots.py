@@ -1,0 +1,123 @@
+"""One open slot: what the engine knows of a sequence, and the check that a segment may run on it."""
+
+from __future__ import annotations
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+
+from luce.engines.qwen35.state import CHUNK, MAX_LANE_ROWS
+from luce.engines.seam import RowSource, SampledToken, Segment, SegmentKind, SlotSpec
+from luce.errors import DeviceError
+from luce.sampling.sampler import NonFiniteLogitsError, Sampler
+
+__all__ = ["Greedy", "Slot", "cut"]
+
+
+class Greedy:
+    """Argmax, lowest id on ties, for slots opened without sampling parameters (tools and tests)."""
+
+    def __init__(self, num_token_ids: int) -> None:
+        self._num_ids = num_token_ids
+
+    def sample(self, logits: npt.NDArray[np.float32], position: int) -> SampledToken:
+        """The most likely token with its log-probability (of the unprocessed logits).
+
+        Raises:
+            NonFiniteLogitsError: a logit is NaN or infinite.
+        """
+        row = logits[: self._num_ids].astype(np.float64)
+        bad = int(len(row) - np.count_nonzero(np.isfinite(row)))
+        if bad:
+            raise NonFiniteLogitsError(position, bad, len(row))
+        token = int(row.argmax())
+        return SampledToken(token, float(-np.log(np.exp(row - row[token]).sum())))
+
+
+@attrs.define(eq=False)
+class Slot:
+    """A sequence on the device, owned by the engine thread once it is open."""
+
+    index: int
+    spec: SlotSpec
+    sampler: Sampler | Greedy
+    ids: npt.NDArray[np.int64]
+    """Token fed at each position so far; prompt ids from the start."""
+    base: int = 0
+    """Start of the committed 64-chunk."""
+    start: int = 0
+    """Where the last executed lane began: rows before it are committed."""
+    high: int = 0
+    """Rows computed, committed or not."""
+    sampled: tuple[int, int] | None = None
+    """(position, token) of the token sampled last."""
+    table: tuple[int, ...] = ()
+    failed: str | None = None
+
+    @property
+    def prompt_length(self) -> int:
+        return len(self.spec.token_ids)
+
+    def positions(self, start: int, end: int) -> npt.NDArray[np.integer]:
+        """M-RoPE positions [3, end - start]: the prompt's table, then token count plus delta (spec qwen35 §10)."""
+        prompt = self.prompt_length
+        given = self.spec.positions[:, start : min(end, prompt)]
+        if end <= prompt:
+            return given
+        later = np.arange(max(start, prompt), end) + self.spec.rope_delta
+        return np.concatenate([given, np.broadcast_to(later, (3, len(later)))], axis=1)
+
+    def check(self, segment: Segment, table: tuple[int, ...], block_size: int, num_blocks: int) -> None:
+        """Refuse a segment that this slot cannot run.
+
+        Raises:
+            DeviceError: the slot failed before, a gap, a position before the committed chunk, rows without a
+                source, a short block table.
+        """
+        end = segment.start + segment.count
+        if self.failed is not None:
+            raise DeviceError(f"the sequence failed before: {self.failed}")
+        if segment.kind not in (SegmentKind.PREFILL, SegmentKind.DECODE) or segment.layers is not None:
+            raise DeviceError(f"segments of kind {segment.kind.value!r} or layer ranges are not served")
+        if segment.count < 1 or segment.start > self.high:
+            raise DeviceError(f"rows {segment.start} to {end} do not follow on the {self.high} rows computed")
+        if segment.start < self.base:
+            raise DeviceError(f"row {segment.start} lies before the committed chunk at {self.base}")
+        if end > len(self.ids):
+            raise DeviceError(f"rows up to {end} exceed the {len(self.ids)} that the slot was opened for")
+        needed = -(-end // block_size)
+        if len(table) < needed or not all(0 <= block < num_blocks for block in table[:needed]):
+            raise DeviceError(f"the block table does not cover {end} rows")
+        if segment.source is RowSource.LAST_SAMPLED:
+            if segment.count != 1 or self.sampled is None or self.sampled[0] != segment.start:
+                raise DeviceError(f"no token was sampled for row {segment.start}")
+        elif end > self.prompt_length:
+            raise DeviceError(f"rows up to {end} are not in the prompt of {self.prompt_length} tokens")
+        for span in self.spec.spans:
+            if span.start < end and segment.start < span.start + span.length:
+                rows = self.spec.image_rows[span.image]
+                if rows is None or len(rows) != span.length:
+                    raise DeviceError(f"image {span.image} has no rows for its {span.length} positions yet")
+
+    def rows_into(self, start: int, x: npt.NDArray[np.float32], embed: npt.NDArray[np.float32]) -> None:
+        """Input rows of positions from ``start``: embeddings, image rows in their place."""
+        end = start + len(x)
+        np.take(embed, self.ids[start:end], axis=0, out=x, mode="clip")
+        for span in self.spec.spans:
+            low, high = max(start, span.start), min(end, span.start + span.length)
+            if low < high:
+                rows = self.spec.image_rows[span.image]
+                assert rows is not None
+                x[low - start : high - start] = rows[low - span.start : high - span.start]
+
+
+def cut(start: int, count: int) -> list[tuple[int, int]]:
+    """(start, rows) of the lanes that run a segment: one, or pieces that end at multiples of 64."""
+    if count <= MAX_LANE_ROWS:
+        return [(start, count)]
+    pieces, at, end = [], start, start + count
+    while at < end:
+        stop = min(end, (at // CHUNK + 1) * CHUNK)
+        pieces.append((at, stop - at))
+        at = stop
+    return pieces

@@ -1,0 +1,154 @@
+"""Everything a sequence leaves behind: key/value blocks, DeltaNet states with their rings, convolution rows.
+
+Theory of operation (design §6, performance §4.4 form C). A slot's DeltaNet state is not advanced per token. Kept are
+
+- ``S``, the state after ``base`` tokens, where ``base`` is the last *committed* multiple of 64;
+- a ring of the rows after it: normalised keys ``k``, corrections ``u`` and the log decay ``G`` summed up since the
+  start of the row's 64-chunk. A chunk's rows stand together, so a row reads one contiguous block of 64;
+- the rows that entered the convolution, far enough back for any row that may still be computed.
+
+A row at or past an uncommitted multiple of 64 reads a provisional state made from ``S`` and the ring. Rows that are
+void cost nothing: the next segment starts lower and their ring rows are cleared. Ring rows that hold no token are
+exact zeros in k and u, so the in-chunk sums always run over 64 rows.
+"""
+
+from __future__ import annotations
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+
+from luce.engines.qwen35.config import TextConfig
+
+__all__ = ["CHUNK", "CONV_ROWS", "MAX_LANE_ROWS", "RING", "DeltaNetState", "KvLayer", "StatePool"]
+
+F32 = npt.NDArray[np.float32]
+
+CHUNK = 64
+"""Rows between two places where the DeltaNet state may be folded."""
+MAX_LANE_ROWS = 64
+"""Most rows of one slot in one pass; rows from the start of the last pass on can be dropped."""
+RING = 2 * CHUNK
+"""Ring rows: up to 63 before a segment's start and up to 64 in it, in whole chunks."""
+CONV_ROWS = 72
+"""Rows kept before convolution: 3 before a segment and up to 64 in it."""
+
+
+@attrs.frozen(eq=False)
+class DeltaNetState:
+    """One DeltaNet layer, all slots."""
+
+    s: F32
+    """[slots, Hk, r, Dk, Dv], S at the slot's base."""
+    k: F32
+    """[slots, Hk, RING, Dk]; position t stands at t mod RING."""
+    u: F32
+    """[slots, Hk, r, RING, Dv]."""
+    g: F32
+    """[slots, Hv, RING]."""
+    conv: F32
+    """[slots, CONV_ROWS, channels]; position t stands at t mod CONV_ROWS."""
+
+    def arrays(self) -> tuple[F32, ...]:
+        return self.s, self.k, self.u, self.g, self.conv
+
+    def chunk(self, slot: int, base: int) -> tuple[F32, F32, F32]:
+        """Views k [Hk, 64, Dk], u [Hk, r, 64, Dv] and g [Hv, 64] of the chunk that starts at ``base``."""
+        rows = slice(base % RING, base % RING + CHUNK)
+        return self.k[slot, :, rows], self.u[slot, :, :, rows], self.g[slot, :, rows]
+
+
+@attrs.frozen(eq=False)
+class KvLayer:
+    """Keys and values of one attention layer, all blocks, position-major: [blocks · block size, Hkv, D]."""
+
+    k: F32
+    v: F32
+
+
+class StatePool:
+    """All sequence state of an engine, allocated once."""
+
+    def __init__(
+        self, config: TextConfig, num_slots: int, num_blocks: int, block_size: int, *, poison: bool = False
+    ) -> None:
+        """``poison``: what belongs to nobody holds NaN, so that any read of it shows (tests)."""
+        self.num_slots = num_slots
+        self.num_blocks = num_blocks
+        self.block_size = block_size
+        self._fill = np.float32(np.nan if poison else 0.0)
+        self._poison = poison
+        hk, hv, dk, dv = config.key_heads, config.value_heads, config.key_dim, config.value_dim
+
+        def new(*shape: int) -> F32:
+            return np.full(shape, self._fill, np.float32)
+
+        self.deltanet: list[DeltaNetState] = []
+        self.kv: list[KvLayer] = []
+        for full in config.full_attention:
+            if full:
+                shape = (num_blocks * block_size, config.kv_heads, config.head_dim)
+                self.kv.append(KvLayer(new(*shape), new(*shape)))
+            else:
+                self.deltanet.append(
+                    DeltaNetState(
+                        new(num_slots, hk, hv // hk, dk, dv),
+                        new(num_slots, hk, RING, dk),
+                        new(num_slots, hk, hv // hk, RING, dv),
+                        new(num_slots, hv, RING),
+                        new(num_slots, CONV_ROWS, config.conv_channels),
+                    )
+                )
+
+    @property
+    def bytes_per_slot(self) -> int:
+        return sum(array.nbytes for layer in self.deltanet for array in layer.arrays()) // self.num_slots
+
+    @property
+    def bytes_per_token(self) -> int:
+        total = sum(layer.k.nbytes + layer.v.nbytes for layer in self.kv)
+        return total // (self.num_blocks * self.block_size)
+
+    @property
+    def bytes_per_snapshot(self) -> int:
+        """S, the ring rows of one chunk and 3 convolution rows of every layer (design §6)."""
+        per_slot = 0
+        for layer in self.deltanet:
+            per_slot += layer.s[0].nbytes + 3 * layer.conv[0, 0].nbytes
+            per_slot += (layer.k[0].nbytes + layer.u[0].nbytes + layer.g[0].nbytes) // (RING // CHUNK)
+        return per_slot
+
+    @property
+    def nbytes(self) -> int:
+        kv = sum(layer.k.nbytes + layer.v.nbytes for layer in self.kv)
+        return kv + self.bytes_per_slot * self.num_slots
+
+    def clear(self, slot: int) -> None:
+        """Make ``slot`` an empty sequence: S, rings and the 3 convolution rows before position 0 are zero."""
+        for layer in self.deltanet:
+            layer.s[slot] = 0.0
+            layer.k[slot] = 0.0
+            layer.u[slot] = 0.0
+            layer.conv[slot, -3:] = 0.0
+
+    def forget(self, slot: int) -> None:
+        """Nobody owns ``slot``'s state any more."""
+        if self._poison:
+            for layer in self.deltanet:
+                for array in layer.arrays():
+                    array[slot] = np.nan
+
+    def forget_blocks(self, blocks: npt.NDArray[np.integer]) -> None:
+        """Nobody owns these blocks any more."""
+        if self._poison:
+            rows = (blocks[:, None] * self.block_size + np.arange(self.block_size)).ravel()
+            for layer in self.kv:
+                layer.k[rows] = np.nan
+                layer.v[rows] = np.nan
+
+    def drop_rows(self, slot: int, start: int, end: int) -> None:
+        """Positions ``start`` … ``end`` - 1 of ``slot`` are void: their ring rows become exact zeros again."""
+        rows = np.arange(start, end) % RING
+        for layer in self.deltanet:
+            layer.k[slot][:, rows] = 0.0
+            layer.u[slot][:, :, rows] = 0.0

@@ -1,0 +1,91 @@
+"""The Qwen3.5 text model over a ragged batch of rows (spec qwen35 §4-9)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+from luce.compute.ops import rms_norm, silu
+from luce.compute.tiles import padded
+from luce.engines.qwen35.attention import Attention
+from luce.engines.qwen35.batch import Batch
+from luce.engines.qwen35.config import TextConfig
+from luce.engines.qwen35.deltanet import DeltaNet
+from luce.engines.qwen35.packed import PackedAttention, PackedDeltaNet, PackedText
+from luce.engines.qwen35.state import StatePool
+
+__all__ = ["TextModel"]
+
+F32 = npt.NDArray[np.float32]
+Tap = Callable[[int, F32], None]
+
+
+class TextModel:
+    """The layers with their scratch memory. Used by one thread; the state of sequences lives in the pool."""
+
+    def __init__(self, config: TextConfig, weights: PackedText, max_rows: int, max_context: int) -> None:
+        """``max_rows``: most rows of one pass, also of one call of :meth:`logits`."""
+        self.config = config
+        self.weights = weights
+        self.max_rows = max_rows
+        self.eps = np.float32(config.rms_eps)
+        rows, first = padded(max_rows), weights.layers[0]
+
+        def new(*shape: int) -> F32:
+            return np.zeros(shape, np.float32)
+
+        self._x = new(rows, config.hidden)
+        self._normed = new(rows, config.hidden)
+        widths = [matrix.width for layer in weights.layers for matrix in (layer.mixer.out, layer.down)]
+        self._out = new(rows, max(widths))
+        self._gate_up = new(rows, first.gate_up.width)
+        self._middle = new(rows, config.ffn)
+        self._logits = new(rows, weights.head.width)
+        mixers = [layer.mixer for layer in weights.layers]
+        linear = next((mixer for mixer in mixers if isinstance(mixer, PackedDeltaNet)), None)
+        full = next((mixer for mixer in mixers if isinstance(mixer, PackedAttention)), None)
+        self._deltanet = None if linear is None else DeltaNet(config, linear, max_rows)
+        self._attention = None if full is None else Attention(config, full, max_rows, max_context)
+
+    def input_rows(self, rows: int) -> F32:
+        """The buffer [rows, hidden] to put input rows into before :meth:`forward`."""
+        return self._x[:rows]
+
+    def forward(self, batch: Batch, pool: StatePool, tap: Tap | None = None) -> F32:
+        """Run all layers over the rows in :meth:`input_rows`.
+
+        Returns the last layer's rows [R, hidden], valid until the next call. ``tap(layer, rows)`` sees every
+        layer's output rows, before the next layer changes them.
+        """
+        rows = batch.rows
+        x = self._x[:rows]
+        out = self._out[:rows, : self.config.hidden]
+        linear, full = iter(pool.deltanet), iter(pool.kv)
+        for index, layer in enumerate(self.weights.layers):
+            rms_norm(x, layer.input_norm, self.eps, out=self._normed[:rows])
+            if isinstance(layer.mixer, PackedDeltaNet):
+                assert self._deltanet is not None
+                self._deltanet(layer.mixer, next(linear), batch, self._normed, self._out)
+            else:
+                assert self._attention is not None
+                self._attention(layer.mixer, next(full), batch, self._normed, self._out)
+            np.add(x, out, out=x)
+            rms_norm(x, layer.post_norm, self.eps, out=self._normed[:rows])
+            layer.gate_up(self._normed, self._gate_up, rows)
+            ffn = self.config.ffn
+            middle = silu(self._gate_up[:rows, :ffn], self._middle[:rows])
+            np.multiply(middle, self._gate_up[:rows, ffn : 2 * ffn], out=middle)
+            layer.down(self._middle, self._out, rows)
+            np.add(x, out, out=x)
+            if tap is not None:
+                tap(index, x)
+        return x
+
+    def logits(self, hidden: F32) -> F32:
+        """Logits [n, V] of last-layer rows [n, hidden]; valid until the next call."""
+        count = len(hidden)
+        rms_norm(hidden, self.weights.final_norm, self.eps, out=self._normed[:count])
+        self.weights.head(self._normed, self._logits, count)
+        return self._logits[:count, : self.config.vocab_size]
