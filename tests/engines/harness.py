@@ -1,0 +1,371 @@
+"""Tiny random models and a driver that feeds an engine by hand, keeping every row of logits it sampled from."""
+
+from __future__ import annotations
+
+import functools
+import random
+from collections.abc import Sequence
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+
+from luce.engines.qwen35.config import Qwen35Config, TextConfig, VisionConfig
+from luce.engines.qwen35.engine import Qwen35Engine
+from luce.engines.qwen35.weights import (
+    DeltaNetWeights,
+    FullAttentionWeights,
+    LayerWeights,
+    Qwen35Weights,
+    VisionBlockWeights,
+    VisionWeights,
+)
+from luce.engines.seam import (
+    ImageSpan,
+    Outcome,
+    RowSource,
+    SampledToken,
+    Segment,
+    SegmentKind,
+    SlotSpec,
+    StepPlan,
+)
+from tests.engines.oracle import mrope_positions
+
+F32 = npt.NDArray[np.float32]
+
+IMAGE = 117
+NAN_TOKEN = 118
+"""Its embedding is NaN: a sequence that holds it fails, and nobody else may notice."""
+
+
+def tiny_config(
+    *, ratio: int = 2, group: int = 2, dk: int = 16, dv: int = 24, tied: bool = False, layers: int = 4
+) -> Qwen35Config:
+    """Few layers, real structure: value heads > key heads, Dk ≠ Dv, grouped queries, partial M-RoPE."""
+    text = TextConfig(
+        vocab_size=120,
+        hidden=64,
+        num_layers=layers,
+        ffn=96,
+        heads=2 * group,
+        kv_heads=2,
+        head_dim=32,
+        key_heads=2,
+        value_heads=2 * ratio,
+        key_dim=dk,
+        value_dim=dv,
+        conv_kernel=4,
+        full_attention=tuple((i + 1) % 4 == 0 for i in range(layers)),
+        rms_eps=1e-6,
+        rope_theta=1e7,
+        rotary_dim=8,
+        mrope_section=(2, 1, 1),
+        max_positions=4096,
+        tied=tied,
+    )
+    vision = VisionConfig(
+        depth=2,
+        hidden=48,
+        heads=3,
+        ffn=56,
+        patch_size=4,
+        temporal_patch_size=2,
+        merge_size=2,
+        grid_side=6,
+        out_hidden=64,
+    )
+    return Qwen35Config(text, vision, IMAGE, 115, 116, (119,))
+
+
+def demo_config(vocab: int = 2112) -> Qwen35Config:
+    """The bundled model's shape."""
+    text = TextConfig(
+        vocab_size=vocab,
+        hidden=256,
+        num_layers=8,
+        ffn=640,
+        heads=2,
+        kv_heads=1,
+        head_dim=256,
+        key_heads=2,
+        value_heads=4,
+        key_dim=128,
+        value_dim=128,
+        conv_kernel=4,
+        full_attention=tuple((i + 1) % 4 == 0 for i in range(8)),
+        rms_eps=1e-6,
+        rope_theta=1e7,
+        rotary_dim=64,
+        mrope_section=(11, 11, 10),
+        max_positions=4096,
+        tied=True,
+    )
+    vision = VisionConfig(
+        depth=4,
+        hidden=192,
+        heads=3,
+        ffn=768,
+        patch_size=16,
+        temporal_patch_size=2,
+        merge_size=2,
+        grid_side=48,
+        out_hidden=256,
+    )
+    return Qwen35Config(text, vision, IMAGE, 115, 116, (119,))
+
+
+def random_weights(config: Qwen35Config, seed: int = 0, *, gates: float = 1.0) -> Qwen35Weights:
+    """Weights whose logits are a few units apart. ``gates`` scales the log decays: 1 reaches about -3."""
+    rng = np.random.default_rng(seed)
+    t = config.text
+
+    def matrix(out: int, inside: int, scale: float = 1.0) -> F32:
+        return (rng.standard_normal((out, inside)) * scale / inside**0.5).astype(np.float32)
+
+    def norm(size: int) -> F32:
+        return (1 + 0.2 * rng.standard_normal(size)).astype(np.float32)
+
+    def vector(size: int) -> F32:
+        return (0.2 * rng.standard_normal(size)).astype(np.float32)
+
+    def mixer(full: bool) -> DeltaNetWeights | FullAttentionWeights:
+        if full:
+            return FullAttentionWeights(
+                matrix(2 * t.heads * t.head_dim, t.hidden),
+                matrix(t.kv_heads * t.head_dim, t.hidden),
+                matrix(t.kv_heads * t.head_dim, t.hidden),
+                matrix(t.hidden, t.heads * t.head_dim),
+                norm(t.head_dim),
+                norm(t.head_dim),
+            )
+        return DeltaNetWeights(
+            matrix(t.conv_channels, t.hidden),
+            matrix(t.value_size, t.hidden),
+            matrix(t.value_heads, t.hidden),
+            matrix(t.value_heads, t.hidden),
+            (0.5 * rng.standard_normal((t.conv_channels, 4))).astype(np.float32),
+            (-gates * (0.02 + 3 * rng.random(t.value_heads))).astype(np.float32),
+            (rng.standard_normal(t.value_heads) - 1).astype(np.float32),
+            norm(t.value_dim),
+            matrix(t.hidden, t.value_size),
+        )
+
+    layers = tuple(
+        LayerWeights(
+            norm(t.hidden),
+            mixer(full),
+            norm(t.hidden),
+            matrix(t.ffn, t.hidden),
+            matrix(t.ffn, t.hidden),
+            matrix(t.hidden, t.ffn),
+        )
+        for full in t.full_attention
+    )
+    embed = (0.6 * rng.standard_normal((t.vocab_size, t.hidden))).astype(np.float32)
+    head = embed if t.tied else (0.5 * rng.standard_normal((t.vocab_size, t.hidden))).astype(np.float32)
+    if t.vocab_size == 120:
+        embed[NAN_TOKEN] = np.nan if not t.tied else embed[NAN_TOKEN]
+    vision = None
+    if config.vision is not None:
+        v = config.vision
+        d, wide = v.hidden, v.hidden * v.merge_size**2
+
+        def block() -> VisionBlockWeights:
+            return VisionBlockWeights(
+                norm(d),
+                vector(d),
+                matrix(3 * d, d),
+                vector(3 * d),
+                matrix(d, d),
+                vector(d),
+                norm(d),
+                vector(d),
+                matrix(v.ffn, d),
+                vector(v.ffn),
+                matrix(d, v.ffn),
+                vector(d),
+            )
+
+        vision = VisionWeights(
+            matrix(d, 3 * v.patch_size**2),
+            vector(d),
+            (0.6 * rng.standard_normal((v.grid_side**2, d))).astype(np.float32),
+            tuple(block() for _ in range(v.depth)),
+            norm(d),
+            vector(d),
+            matrix(wide, wide),
+            vector(wide),
+            matrix(v.out_hidden, wide),
+            vector(v.out_hidden),
+        )
+    return Qwen35Weights(embed, layers, norm(t.hidden), head, vision, None)
+
+
+@functools.cache
+def tiny_model(seed: int = 0, ratio: int = 2, group: int = 2) -> tuple[Qwen35Config, Qwen35Weights]:
+    config = tiny_config(ratio=ratio, group=group)
+    return config, random_weights(config, seed)
+
+
+def new_engine(
+    config: Qwen35Config,
+    weights: Qwen35Weights,
+    *,
+    num_slots: int = 4,
+    num_blocks: int = 96,
+    block_size: int = 16,
+    max_context: int = 512,
+    poison: bool = True,
+) -> Qwen35Engine:
+    return Qwen35Engine(
+        config,
+        weights,
+        num_slots=num_slots,
+        num_blocks=num_blocks,
+        block_size=block_size,
+        max_context=max_context,
+        poison=poison,
+    )
+
+
+def text_spec(ids: Sequence[int], max_tokens: int = 64) -> SlotSpec:
+    token_ids = np.asarray(ids, np.int32)
+    positions = np.broadcast_to(np.arange(len(token_ids), dtype=np.int32), (3, len(token_ids)))
+    return SlotSpec(token_ids, positions, 0, None, max_tokens)
+
+
+def image_spec(
+    parts: Sequence[int | tuple[int, int]],
+    rows: Sequence[F32 | None],
+    *,
+    image_id: int = IMAGE,
+    merge: int = 2,
+    max_tokens: int = 64,
+) -> SlotSpec:
+    """A prompt of token ids and image grids (gh, gw), with the images' encoded rows in order."""
+    ids: list[int] = []
+    spans, grids = [], []
+    for part in parts:
+        if isinstance(part, tuple):
+            length = part[0] * part[1] // merge**2
+            spans.append(ImageSpan(len(ids), length, len(grids)))
+            grids.append(part)
+            ids += [image_id] * length
+        else:
+            ids.append(part)
+    positions, delta = mrope_positions(ids, image_id, grids, merge)
+    return SlotSpec(np.asarray(ids, np.int32), positions, delta, None, max_tokens, tuple(spans), list(rows))
+
+
+class Recorder:
+    """A sampler that keeps the logits it saw, by position of the token to come, and plays a script or argmax."""
+
+    def __init__(self, script: dict[int, int] | None = None) -> None:
+        self.logits: dict[int, F32] = {}
+        self._script = script or {}
+
+    def sample(self, logits: F32, position: int) -> SampledToken:
+        self.logits[position] = logits.copy()
+        return SampledToken(self._script.get(position, int(np.argmax(logits[:115]))))
+
+
+@attrs.define(eq=False)
+class Sequence_:
+    slot: int
+    spec: SlotSpec
+    blocks: list[int]
+    recorder: Recorder
+    high: int = 0
+
+
+@attrs.frozen
+class Rows:
+    """What one sequence does in a step."""
+
+    sequence: Sequence_
+    start: int
+    count: int
+    source: RowSource = RowSource.PROMPT
+    sample: bool = True
+
+
+class Driver:
+    """Opens sequences at chosen slots with randomly placed blocks and runs steps by hand."""
+
+    def __init__(self, engine: Qwen35Engine, seed: int = 0) -> None:
+        self.engine = engine
+        self.random = random.Random(seed)
+        capabilities = engine.capabilities
+        self._free = list(range(capabilities.num_blocks))
+        self.random.shuffle(self._free)
+        self._size = capabilities.block_size
+        self._number = 0
+
+    def open(
+        self,
+        spec: SlotSpec,
+        slot: int = 0,
+        script: dict[int, int] | None = None,
+        *,
+        blocks: Sequence[int] | None = None,
+    ) -> Sequence_:
+        self.engine.open(slot, spec)
+        recorder = Recorder(script)
+
+        def install(_: object, slots: dict[int, object]) -> None:
+            slots[slot].sampler = recorder  # type: ignore[attr-defined]
+
+        self.engine.call(install)
+        taken = list(blocks or ())
+        for block in taken:
+            self._free.remove(block)
+        return Sequence_(slot, spec, taken, recorder)
+
+    def close(self, sequence: Sequence_) -> None:
+        self.engine.close(sequence.slot)
+        self._free += sequence.blocks
+        sequence.blocks = []
+
+    def plan(self, rows: Sequence[Rows]) -> StepPlan:
+        segments, tables = [], []
+        for item in rows:
+            sequence, end = item.sequence, item.start + item.count
+            while len(sequence.blocks) * self._size < end:
+                sequence.blocks.append(self._free.pop(self.random.randrange(len(self._free))))
+            kind = SegmentKind.PREFILL if item.source is RowSource.PROMPT else SegmentKind.DECODE
+            segments.append(
+                Segment(sequence.slot, kind, item.start, item.count, item.source, item.sample)
+            )
+            tables.append(tuple(sequence.blocks))
+            sequence.high = end
+        self._number += 1
+        return StepPlan(self._number, tuple(segments), tuple(tables))
+
+    def step(self, rows: Sequence[Rows]) -> tuple[Outcome, ...]:
+        return self.engine.collect(self.engine.launch(self.plan(rows))).outcomes
+
+    def prefill(self, sequence: Sequence_, *cuts: int) -> None:
+        """The whole prompt, in pieces that end at ``cuts`` and at its end; all must succeed."""
+        at = 0
+        for end in [*cuts, len(sequence.spec.token_ids)]:
+            (outcome,) = self.step([Rows(sequence, at, end - at)])
+            assert outcome.error is None, outcome
+            at = end
+
+    def decode(self, sequence: Sequence_, count: int) -> list[int]:
+        """``count`` more tokens, one step each; returns all tokens sampled after the prompt."""
+        for _ in range(count):
+            (outcome,) = self.step([Rows(sequence, sequence.high, 1, RowSource.LAST_SAMPLED)])
+            assert outcome.error is None, outcome
+        first = len(sequence.spec.token_ids)
+        logits = sequence.recorder.logits
+        return [int(np.argmax(logits[p][:115])) for p in range(first, first + count + 1)]
+
+
+def same_bits(a: npt.NDArray[np.float32], b: npt.NDArray[np.float32]) -> bool:
+    return bool(np.array_equal(np.ascontiguousarray(a).view(np.uint32), np.ascontiguousarray(b).view(np.uint32)))
+
+
+def random_ids(count: int, seed: int) -> list[int]:
+    return [int(i) for i in np.random.default_rng(seed).integers(0, 110, count)]
