@@ -39,6 +39,6 @@ class ServiceOptions:
             "window.elapsed": self.coalesce,
             "queue.expired": self.queue_timeout,
             "client.timeout": self.client_timeout,
-            "drain.timeout": self.drain_timeout,
+            "draining.timeout": self.drain_timeout,
             "abort.timeout": self.abort_timeout,
         }

@@ -162,9 +162,12 @@ class Request:
 
     # -- the task -------------------------------------------------------------------------------------------------
 
+    def start(self) -> None:
+        """Enter the queue. Synchronous, so that requests queue in the order in which they were submitted."""
+        self._deliver(self.machine.start())
+
     async def run(self) -> None:
         """Handle messages until the chart is final."""
-        self._deliver(self.machine.start())
         mailbox = self.mailbox
         while not self.machine.finished:
             message = await mailbox.get()

@@ -143,6 +143,7 @@ class Service:
         answer = AnswerText(self.model.tokenizer, submission)
         request = Request(submission, next(self._orders), self._wiring, answer, trio.current_time())
         self.requests[request.order] = request
+        request.start()
         self._requests_nursery.start_soon(request.run)
         return Handle(submission.id, request.prompt_rows, request.buffer, request.cancel)
 

@@ -1,0 +1,182 @@
+"""Real actors on the fake engine: what a test asks, and what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+import trio
+
+from luce.actors.options import ServiceOptions
+from luce.actors.service import Service
+from luce.actors.submission import Handle, Submission
+from luce.actors.token_buffer import Delta, End
+from luce.engines.fake.engine import FakeEngine, Mode
+from luce.engines.fake.pictures import make_picture
+from luce.engines.fake.reference import Script, encoded_rows, reference_answer
+from luce.engines.loaded import GenerationDefaults, LoadedModel
+from luce.engines.seam import ImageSpan, PatchImage, SampledToken, SlotSpec
+from luce.sampling.parameters import SamplingParams
+
+
+class ByteTokenizer:
+    """Ids are bytes. Enough of a tokenizer for the text side of a request."""
+
+    num_token_ids = 256
+    vocab_size = 256
+
+    def is_special(self, token_id: int) -> bool:
+        return False
+
+    def token_bytes(self, token_id: int) -> bytes:
+        return bytes([token_id])
+
+
+@attrs.frozen(eq=False)
+class Prompt:
+    token_ids: npt.NDArray[np.int32]
+    positions: npt.NDArray[np.int32]
+    rope_delta: int
+    spans: tuple[ImageSpan, ...]
+
+
+def make_prompt(name: int, rows: int, images: Sequence[PatchImage] = (), gap: int = 2) -> Prompt:
+    """``rows`` rows of text, different for every ``name``, with the pictures' spans ``gap`` rows apart."""
+    spans: list[ImageSpan] = []
+    at = gap
+    for index, image in enumerate(images):
+        spans.append(ImageSpan(at, image.num_tokens, index))
+        at += image.num_tokens + gap
+    total = max(rows, at)
+    ids = ((np.arange(total) * 7 + name * 31) % 250).astype(np.int32)
+    for span in spans:
+        ids[span.start : span.start + span.length] = 251
+    positions = np.tile(np.arange(total, dtype=np.int32), (3, 1))
+    return Prompt(ids, positions, -3 if images else 0, tuple(spans))
+
+
+def ask(
+    name: int,
+    rows: int = 10,
+    tokens: int = 8,
+    images: int = 0,
+    stop: tuple[str, ...] = (),
+    include_stop: bool = False,
+    **sampling: Any,
+) -> Submission:
+    pictures = tuple(make_picture(f"{name}/{index}".encode()) for index in range(images))
+    params = SamplingParams(**({"temperature": 0.0, "seed": name, "max_tokens": tokens} | sampling))
+    return Submission(
+        f"r{name}", make_prompt(name, rows, pictures), pictures, params, stop=stop, include_stop=include_stop
+    )
+
+
+def expected(submission: Submission, *, hidden: int = 8, script: Script | None = None) -> list[SampledToken]:
+    """What the request must produce, computed alone and row by row."""
+    prompt = submission.prompt
+    spec = SlotSpec(
+        prompt.token_ids,
+        prompt.positions,
+        prompt.rope_delta,
+        submission.params,
+        submission.params.max_tokens or 1,
+        prompt.spans,
+        [encoded_rows(image, hidden) for image in submission.images],
+    )
+    return reference_answer(spec, submission.params.max_tokens or 1, script=script)
+
+
+@attrs.frozen
+class Answer:
+    text: str
+    tokens: tuple[SampledToken, ...]
+    end: End
+    pieces: tuple[str, ...]
+
+
+async def read(handle: Handle, until: int | None = None) -> Answer:
+    """Read to the end, or for ``until`` pieces and then cancel."""
+    pieces: list[str] = []
+    tokens: list[SampledToken] = []
+    while isinstance(item := await handle.next(), Delta):
+        pieces.append(item.text)
+        tokens.extend(item.tokens)
+        if until is not None and len(pieces) >= until:
+            handle.cancel()
+    return Answer("".join(pieces), tuple(tokens), item, tuple(pieces))
+
+
+async def read_all(service: Service, submissions: Sequence[Submission]) -> list[Answer]:
+    """All at once; answers in the order of the submissions."""
+    answers: dict[int, Answer] = {}
+
+    async def one(index: int, handle: Handle) -> None:
+        answers[index] = await read(handle)
+
+    async with trio.open_nursery() as nursery:
+        for index, submission in enumerate(submissions):
+            nursery.start_soon(one, index, service.submit(submission))
+    return [answers[index] for index in range(len(submissions))]
+
+
+def make_service(engine: FakeEngine, **options: Any) -> Service:
+    model = LoadedModel(
+        name="fake",
+        engine=engine,
+        tokenizer=ByteTokenizer(),  # type: ignore[arg-type]
+        preparer=None,  # type: ignore[arg-type]
+        eos_token_ids=(),
+        defaults=GenerationDefaults(),
+        created=0,
+    )
+    return Service(model, ServiceOptions(**options))
+
+
+@asynccontextmanager
+async def serving(engine: FakeEngine, **options: Any) -> AsyncIterator[Service]:
+    """A running service; on the way out it must drain and leave nothing behind."""
+    service = make_service(engine, **options)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(service.run)
+        if engine._mode is Mode.MANUAL:
+            nursery.start_soon(engine.drive)
+        yield service
+        service.drain()
+        await service.stopped()
+        nursery.cancel_scope.cancel()
+    check_clean(service, engine)
+
+
+async def settled(service: Service) -> None:
+    """Until every request is gone."""
+    while service.requests:
+        await trio.sleep(0.001)
+
+
+def check_clean(service: Service, engine: FakeEngine) -> None:
+    assert service.requests == {}
+    assert not engine.open_slots
+    assert not service.loop.running and not service.loop.waiting and not service.loop.flights
+    service.loop.pool.check_integrity(())
+    assert service.loop.pool.free == service.loop.pool.num_blocks
+    assert service._wiring.turn.pending == 0
+    assert not service.encoder.queue
+
+
+def path_of(service: Service, request: str) -> list[str]:
+    """The phases that a request went through, in order."""
+    known = (
+        "queued", "encoding", "staging_chunk", "staging_wait_rows", "decoding", "ending_finished", "ending_failed",
+        "ending_cancelled", "finished", "failed", "cancelled",
+    )  # fmt: skip
+    path: list[str] = []
+    for record in service.events:
+        if record.machine == "request" and record.id == request:
+            phase = next(state for state in record.configuration if state in known)
+            if not path or path[-1] != phase:
+                path.append(phase)
+    return path
