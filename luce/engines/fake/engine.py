@@ -29,7 +29,7 @@ from luce.engines.fake.checks import PlanChecker, PlanError, require
 from luce.engines.fake.lanes import FakeModel
 from luce.engines.fake.reference import Script, encoded_rows
 from luce.engines.fake.times import Times
-from luce.engines.seam import Capabilities, PatchImage, SlotSpec, StepPlan, StepResult
+from luce.engines.seam import Capabilities, PatchImage, SlotSpec, StepPlan, StepResult, Ticket
 from luce.errors import DeviceError
 
 __all__ = ["FakeEngine", "FakeTicket", "Mode", "fake_capabilities"]
@@ -176,7 +176,7 @@ class FakeEngine:
             self._launched.unpark_all()
         return ticket
 
-    def collect(self, ticket: FakeTicket) -> StepResult:
+    def collect(self, ticket: Ticket) -> StepResult:
         """Raises:
         DeviceError: :meth:`fail_step` asked for it; the slots of its rows must be closed.
         """
@@ -184,7 +184,7 @@ class FakeEngine:
             bool(self._uncollected) and self._uncollected[0] is ticket,
             "tickets are collected in launch order",
         )
-        result = ticket.result
+        result = self._uncollected[0].result
         if result is None:
             raise PlanError(f"step {ticket.number} is not done")
         self._uncollected.popleft()
