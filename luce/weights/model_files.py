@@ -61,8 +61,9 @@ class ModelFiles:
     def require_tokenizer(self) -> TokenizerSource:
         """The tokenizer, or :class:`ModelFileError` for a model that comes without."""
         if self.tokenizer is None:
-            wanted = "tokenizer.json" if self.form is FileForm.HUGGING_FACE else "tokenizer.ggml.tokens"
-            raise ModelFileError(self.path, f"has no tokenizer ({wanted} is missing)")
+            if self.form is FileForm.GGUF:
+                raise ModelFileError(self.config_path, "tokenizer.ggml.tokens: missing (it has no tokenizer)")
+            raise ModelFileError(self.path, "has no tokenizer (tokenizer.json is missing)")
         return self.tokenizer
 
 

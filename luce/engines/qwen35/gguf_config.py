@@ -91,6 +91,9 @@ def _text(file: TensorFile) -> TextConfig:
     mtp_layers = fields.integer("nextn_predict_layers", *LIMITS["num_mtp_layers"], default=0)
     if mtp_layers >= blocks:
         raise fields.fault("nextn_predict_layers", f"{mtp_layers} leaves no main layer of {blocks}")
+    mtp_tensor = next((name for name in file.tensors if ".nextn." in name), None)
+    if mtp_tensor is not None and not mtp_layers:
+        raise fields.fault("nextn_predict_layers", f"missing or 0, but the file has {mtp_tensor}")
     recurrent = _recurrent(fields, blocks, blocks - mtp_layers)
     attending = [index for index in range(blocks) if not recurrent[index]]
     everywhere = list(range(blocks))
@@ -118,7 +121,8 @@ def _text(file: TensorFile) -> TextConfig:
         rope_theta=fields.number("rope.freq_base", 1.0, 1e12),
         mrope_section=(section[0], section[1], section[2]),
         tied="output.weight" not in file.tensors,
-        num_mtp_layers=mtp_layers,
+        # derivatives may declare the MTP block and drop its tensors
+        num_mtp_layers=mtp_layers if mtp_tensor is not None else 0,
     )
     check_text(text, fields, _TEXT_NAMES)
     return text
@@ -173,7 +177,7 @@ def _vision(file: TensorFile, text: TextConfig) -> VisionConfig:
     if not clip.flag("has_vision_encoder"):
         raise clip.fault("has_vision_encoder", "is false: there is no vision tower in it")
     fields = _scoped(file, "clip.vision.")
-    owner = clip if clip.has("projector_type") else fields
+    owner = fields if fields.has("projector_type") else clip
     kind = owner.text("projector_type")
     if kind != "qwen3vl_merger":
         raise owner.fault("projector_type", f"{kind!r} is not served; qwen3vl_merger is")

@@ -1,0 +1,39 @@
+"""All arrays of canonical weights by path, for comparing two loads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import attrs
+import numpy as np
+
+__all__ = ["distinct_bytes", "named_arrays", "same_bits"]
+
+
+def named_arrays(value: Any, name: str = "weights") -> Iterator[tuple[str, np.ndarray]]:
+    """(path, array) over nested attrs classes and tuples."""
+    if isinstance(value, np.ndarray):
+        yield name, value
+    elif isinstance(value, tuple):
+        for index, entry in enumerate(value):
+            yield from named_arrays(entry, f"{name}[{index}]")
+    elif value is not None:
+        for field in attrs.fields(type(value)):
+            yield from named_arrays(getattr(value, field.name), f"{name}.{field.name}")
+
+
+def distinct_bytes(value: Any) -> int:
+    """Bytes of all arrays, one that is used twice counted once."""
+    return sum({id(array): array.nbytes for _, array in named_arrays(value)}.values())
+
+
+def same_bits(one: Any, other: Any) -> list[str]:
+    """Paths whose shape or bits differ; the trees must have the same arrays."""
+    left, right = dict(named_arrays(one)), dict(named_arrays(other))
+    assert left.keys() == right.keys()
+    return [
+        name
+        for name, array in left.items()
+        if array.shape != right[name].shape or array.tobytes() != right[name].tobytes()
+    ]

@@ -1,0 +1,174 @@
+"""The memory plan equals the arrays to the byte, and refuses with shortfall and fix (B128, B129)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import attrs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from luce.compute.host_memory import available_bytes
+from luce.engines.qwen35.config import Qwen35Config, TextConfig, VisionConfig
+from luce.engines.qwen35.loading import load_config, load_weights
+from luce.engines.qwen35.memory import MemoryOptions, check_budget, format_bytes, plan_memory
+from luce.errors import ConfigError
+from luce.weights.model_files import resolve_model
+from tests.weights.arrays import distinct_bytes
+from tests.weights.writers import TinyShape, random_model, write_hf
+
+SHAPES = [
+    TinyShape(),
+    TinyShape(tied=True, ratio=1, mtp=False),
+    TinyShape(vision=False, ratio=3, key_dim=8, value_dim=24, hidden=32),
+    TinyShape(interval=1, num_layers=2, vision_depth=3, patch_size=4),
+]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_weights_equal_the_loaded_arrays(shape: TinyShape, tmp_path: Path) -> None:
+    files = resolve_model(write_hf(tmp_path, random_model(shape)))
+    config = load_config(files)
+    weights = load_weights(files, config)
+    plan = plan_memory(config, MemoryOptions(slots=1, context=64))
+    vision = distinct_bytes(weights.vision)
+    mtp = distinct_bytes(weights.mtp)
+    assert plan.weights.get("vision weights", 0) == vision
+    assert plan.weights.get("MTP weights", 0) == mtp
+    assert sum(plan.weights.values()) == distinct_bytes(weights)
+
+
+def released(
+    hidden: int, layers: int, ffn: int, heads: int, kv: int, hv: int, tied: bool, vision: VisionConfig
+) -> Qwen35Config:
+    text = TextConfig(
+        vocab_size=248320, hidden=hidden, num_layers=layers, ffn=ffn, heads=heads, kv_heads=kv, head_dim=256,
+        key_heads=16, value_heads=hv, key_dim=128, value_dim=128, conv_kernel=4,
+        full_attention=tuple((i + 1) % 4 == 0 for i in range(layers)), rms_eps=1e-6, rope_theta=1e7,
+        rotary_dim=64, mrope_section=(11, 11, 10), max_positions=262144, tied=tied, num_mtp_layers=1,
+    )  # fmt: skip
+    return Qwen35Config(
+        text, attrs.evolve(vision, out_hidden=hidden), 248056, 248053, 248054, (248044, 248046)
+    )
+
+
+SMALL = VisionConfig(12, 768, 12, 3072, 16, 2, 2, 48, 0)
+MIDDLE = VisionConfig(24, 1024, 16, 4096, 16, 2, 2, 48, 0)
+LARGE = VisionConfig(27, 1152, 16, 4304, 16, 2, 2, 48, 0)
+RELEASED = {
+    "0.8B": (released(1024, 24, 3584, 8, 2, 16, True, SMALL), 873_438_784, 12_288, 18),
+    "2B": (released(2048, 24, 6144, 8, 2, 16, True, MIDDLE), 2_274_069_824, 12_288, 18),
+    "4B": (released(2560, 32, 9216, 16, 4, 32, True, MIDDLE), 4_659_865_088, 32_768, 48),
+    "9B": (released(4096, 32, 12288, 16, 4, 32, False, LARGE), 9_653_104_368, 32_768, 48),
+    "27B": (released(5120, 64, 17408, 24, 4, 48, False, LARGE), 27_781_427_952, 65_536, 144),
+}
+
+
+@pytest.mark.parametrize("name", RELEASED)
+def test_released_models(name: str) -> None:
+    """Parameter totals of spec §1.2 (both temporal slices of the patch embedding count there, one sum here)."""
+    config, parameters, kv_bf16, state_mib = RELEASED[name]
+    plan = plan_memory(config, MemoryOptions(slots=4, context=4096))
+    assert config.vision is not None
+    folded = config.vision.hidden * 3 * 256
+    assert sum(plan.weights.values()) == 4 * (parameters - folded)
+    assert plan.bytes_per_token == 2 * kv_bf16
+    state = next(spec for spec in plan.arrays if spec.name == "state")
+    assert state.nbytes == 4 * state_mib * 2**20
+
+
+def test_only_attention_layers_keep_keys_and_head_size_is_its_own() -> None:
+    """B128: hidden / heads is 128 here, the head size 256, one layer in four attends."""
+    config = RELEASED["0.8B"][0]
+    plan = plan_memory(config, MemoryOptions(slots=1, context=1000, block_size=16))
+    keys = next(spec for spec in plan.arrays if spec.name == "keys")
+    assert keys.shape == (6, 63, 16, 2, 256)
+    assert keys.zeros().nbytes == keys.nbytes
+
+
+OPTIONS = st.builds(
+    MemoryOptions,
+    slots=st.integers(1, 64),
+    context=st.integers(1, 5000),
+    block_size=st.sampled_from([1, 16, 64]),
+    num_blocks=st.one_of(st.none(), st.integers(1, 500)),
+)
+
+
+@given(options=OPTIONS)
+def test_arrays_add_up(options: MemoryOptions) -> None:
+    """B129: state counts per slot, and nothing is counted twice or left out."""
+    plan = plan_memory(RELEASED["4B"][0], options)
+    assert plan.total == sum(plan.weights.values()) + sum(spec.nbytes for spec in plan.arrays)
+    assert plan.total == sum(plan.parts.values())
+    rest = sum(spec.nbytes for spec in plan.arrays if spec.part != "KV blocks")
+    assert rest == plan.bytes_per_slot * options.slots
+    assert plan.total - rest - sum(plan.weights.values()) == (
+        plan.bytes_per_token * options.blocks * options.block_size
+    )
+    if options.num_blocks is None:
+        assert options.blocks * options.block_size >= options.slots * options.context
+
+
+@given(options=OPTIONS, part=st.floats(0.01, 1.2))
+def test_advice_is_right(options: MemoryOptions, part: float) -> None:
+    config = RELEASED["0.8B"][0]
+    plan = plan_memory(config, options)
+    budget = int(plan.total * part)
+    if budget >= plan.total:
+        check_budget(config, plan, budget)
+        return
+    with pytest.raises(ConfigError) as caught:
+        check_budget(config, plan, budget)
+    message = str(caught.value)
+    assert (
+        message.startswith("--max-memory: ")
+        and f"{plan.total - budget:,} more than the {budget:,}" in message
+    )
+    words = message.split()
+    for flag, name in (("--slots", "slots"), ("--context", "context")):
+        if flag in words:
+            value = int(words[words.index(flag) + 1])
+            assert plan_memory(config, attrs.evolve(options, **{name: value})).total <= budget
+            assert plan_memory(config, attrs.evolve(options, **{name: value + 1})).total > budget
+
+
+def test_budget_for_three_slots_names_three() -> None:
+    config = RELEASED["0.8B"][0]
+    asked = MemoryOptions(slots=64, context=4096)
+    three = plan_memory(config, attrs.evolve(asked, slots=3)).total
+    with pytest.raises(ConfigError, match=r"; --slots 3 would fit"):
+        check_budget(config, plan_memory(config, asked), three)
+    with pytest.raises(ConfigError, match="the weights and one slot alone need"):
+        check_budget(config, plan_memory(config, asked), 1000)
+
+
+def test_printed_plan_has_every_part_and_the_total() -> None:
+    plan = plan_memory(RELEASED["0.8B"][0], MemoryOptions(slots=2, context=100))
+    lines = plan.lines()
+    assert len(lines) == len(plan.parts) + 1
+    for line, (name, size) in zip(lines, [*plan.parts.items(), ("total", plan.total)], strict=True):
+        assert line.startswith(name) and f"{size:,} bytes" in line
+    assert [format_bytes(size) for size in (0, 1023, 1536, 5 * 2**30)] == [
+        "0 B",
+        "1023 B",
+        "1.50 KiB",
+        "5.00 GiB",
+    ]
+
+
+def test_available_memory_is_the_container_s_when_lower(tmp_path: Path) -> None:
+    assert available_bytes(tmp_path) is None
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/meminfo").write_text("MemTotal: 9 kB\nMemAvailable:    8 kB\n")
+    assert available_bytes(tmp_path) == 8192
+    group = tmp_path / "sys/fs/cgroup"
+    group.mkdir(parents=True)
+    (group / "memory.max").write_text("5000\n")
+    (group / "memory.current").write_text("2000\n")
+    (group / "memory.stat").write_text("anon 1500\ninactive_file 500\n")
+    assert available_bytes(tmp_path) == 3500
+    (group / "memory.max").write_text("max\n")
+    assert available_bytes(tmp_path) == 8192
+    assert (available_bytes() or 0) > 0
