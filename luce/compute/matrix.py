@@ -2,7 +2,8 @@
 
 A weight ``W [out, in]`` is stored transposed in panels ``[P, in, n]`` of n output columns. Each panel times a row tile
 is one small BLAS call of fixed shape: small enough that OpenBLAS does not repack the weights on each call (its
-small-matrix kernels stop at m·n·k = 10^6), which makes decoding two to four times faster than one wide call.
+small-matrix kernels stop at m·n·k = 10^6), and narrow enough that the kernel reads a panel front to back. That makes
+decoding, which is bound by reading the weights, several times faster than one wide call.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import numpy.typing as npt
 
 from luce.compute.tiles import ONE_ROW, TILE, Heights, probe_operand, safe_heights, tile_spans
 
-__all__ = ["PackedMatrix", "forget_checks"]
+__all__ = ["PackedMatrix", "PanelArena", "forget_checks", "packed_floats"]
 
 F32 = npt.NDArray[np.float32]
 
@@ -32,11 +33,8 @@ def forget_checks() -> None:
 
 
 def panel_width(depth: int) -> int:
-    """Columns of a panel for ``depth`` inputs: the widest of 128, 64, 32 whose tile is a small product."""
-    for width in (128, 64, 32):
-        if TILE * width * depth <= SMALL_PRODUCT:
-            return width
-    return 128
+    """Columns of a panel for ``depth`` inputs: 64, or 32 where only that makes the tile a small product."""
+    return 32 if TILE * 64 * depth > SMALL_PRODUCT >= TILE * 32 * depth else 64
 
 
 def heights_for(depth: int, width: int) -> Heights:
@@ -47,14 +45,36 @@ def heights_for(depth: int, width: int) -> Heights:
     return _checked[key]
 
 
+def packed_floats(out: int, depth: int) -> int:
+    """Floats that the panels of a weight [out, depth] take."""
+    width = panel_width(depth)
+    return -(-out // width) * width * depth
+
+
+class PanelArena:
+    """One piece of memory for all panels of a model, so that the system can back it with huge pages."""
+
+    def __init__(self, floats: int) -> None:
+        self._memory: F32 = np.empty(floats, np.float32)
+        self._used = 0
+
+    def take(self, shape: tuple[int, int, int]) -> F32:
+        """The next panels of ``shape``; uninitialised."""
+        size = shape[0] * shape[1] * shape[2]
+        assert self._used + size <= len(self._memory), "the arena is as large as all matrices together"
+        self._used += size
+        return self._memory[self._used - size : self._used].reshape(shape)
+
+
 class PackedMatrix:
     """``x @ W.T`` for rows x, exact per row.
 
     Args:
         parts: weights [out_i, in], float32, stacked along their outputs into one product.
+        arena: where the panels go; None: memory of their own.
     """
 
-    def __init__(self, *parts: F32) -> None:
+    def __init__(self, *parts: F32, arena: PanelArena | None = None) -> None:
         depth = parts[0].shape[1]
         assert all(part.shape[1] == depth and part.dtype == np.float32 for part in parts)
         self.depth = depth
@@ -63,7 +83,9 @@ class PackedMatrix:
         count = -(-self.out // self.panel)
         self.width = count * self.panel
         """Columns of an output buffer: ``out`` rounded up to whole panels; the padding columns are zero."""
-        self.panels: F32 = np.zeros((count, depth, self.panel), np.float32)
+        shape = (count, depth, self.panel)
+        self.panels: F32 = np.empty(shape, np.float32) if arena is None else arena.take(shape)
+        self.panels[-1] = 0.0
         at = 0
         for part in parts:
             self._fill(part, at)

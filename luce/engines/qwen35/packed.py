@@ -6,7 +6,7 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from luce.compute.matrix import PackedMatrix
+from luce.compute.matrix import PackedMatrix, PanelArena, packed_floats
 from luce.engines.qwen35.config import TextConfig
 from luce.engines.qwen35.weights import DeltaNetWeights, FullAttentionWeights, LayerWeights, Qwen35Weights
 
@@ -66,10 +66,10 @@ class PackedText:
 
 
 def _pack_mixer(
-    w: DeltaNetWeights | FullAttentionWeights, config: TextConfig
+    w: DeltaNetWeights | FullAttentionWeights, config: TextConfig, arena: PanelArena
 ) -> PackedDeltaNet | PackedAttention:
     if isinstance(w, DeltaNetWeights):
-        inputs = PackedMatrix(w.qkv, w.z, w.b, w.a)
+        inputs = PackedMatrix(w.qkv, w.z, w.b, w.a, arena=arena)
         qkv, z, b, a = inputs.columns([len(w.qkv), len(w.z), len(w.b), len(w.a)])
         return PackedDeltaNet(
             inputs,
@@ -78,9 +78,9 @@ def _pack_mixer(
             w.neg_exp_a,
             w.dt_bias,
             w.gdn_norm,
-            PackedMatrix(w.out),
+            PackedMatrix(w.out, arena=arena),
         )
-    inputs = PackedMatrix(w.q, w.k, w.v)
+    inputs = PackedMatrix(w.q, w.k, w.v, arena=arena)
     q, k, v = inputs.columns([len(w.q), len(w.k), len(w.v)])
     scale = np.float32(config.head_dim**-0.5)
     norm = np.concatenate(
@@ -89,24 +89,36 @@ def _pack_mixer(
             np.broadcast_to(w.k_norm, (config.kv_heads, config.head_dim)),
         ]
     ).astype(np.float32)
-    return PackedAttention(inputs, (q, k, v), norm, PackedMatrix(w.o))
+    return PackedAttention(inputs, (q, k, v), norm, PackedMatrix(w.o, arena=arena))
 
 
-def _pack_layer(w: LayerWeights, config: TextConfig) -> PackedLayer:
+def _pack_layer(w: LayerWeights, config: TextConfig, arena: PanelArena) -> PackedLayer:
     return PackedLayer(
         w.input_norm,
-        _pack_mixer(w.mixer, config),
+        _pack_mixer(w.mixer, config, arena),
         w.post_norm,
-        PackedMatrix(w.gate, w.up),
-        PackedMatrix(w.down),
+        PackedMatrix(w.gate, w.up, arena=arena),
+        PackedMatrix(w.down, arena=arena),
     )
+
+
+def _panel_floats(weights: Qwen35Weights) -> int:
+    total = packed_floats(*weights.head.shape)
+    for layer in weights.layers:
+        w = layer.mixer
+        first = [w.qkv, w.z, w.b, w.a] if isinstance(w, DeltaNetWeights) else [w.q, w.k, w.v]
+        last = w.out if isinstance(w, DeltaNetWeights) else w.o
+        for parts in (first, [last], [layer.gate, layer.up], [layer.down]):
+            total += packed_floats(sum(len(part) for part in parts), parts[0].shape[1])
+    return total
 
 
 def pack_text(weights: Qwen35Weights, config: TextConfig) -> PackedText:
     """Pack every matrix of the text model; each shape's row tiles are checked bit for bit on the way."""
+    arena = PanelArena(_panel_floats(weights))
     return PackedText(
         weights.embed,
-        tuple(_pack_layer(layer, config) for layer in weights.layers),
+        tuple(_pack_layer(layer, config, arena) for layer in weights.layers),
         weights.final_norm,
-        PackedMatrix(weights.head),
+        PackedMatrix(weights.head, arena=arena),
     )
