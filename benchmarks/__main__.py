@@ -1,6 +1,7 @@
 """``python -m benchmarks [NAME ...] [--json FILE]``: run the benchmarks, all of them by default.
 
-Each is a module here with ``main() -> list[Result]``. Run on an idle machine.
+Each is a module here with ``main() -> list[Result]``; what it prints itself is its own business. Run on an idle
+machine.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 import attrs
 
 from luce.errors import RequestError
+from luce.sampling.philox import derived_seed
 
 __all__ = ["GREEDY_BELOW", "MAX_LOGPROBS", "SamplingParams", "parse_logit_bias"]
 
@@ -75,6 +76,11 @@ class SamplingParams:
     def with_seed(self, draw: Callable[[], int] = _random_seed) -> SamplingParams:
         """These parameters with a seed: the caller's own if there is one (0 is one), else one drawn now."""
         return self if self.seed is not None else attrs.evolve(self, seed=draw())
+
+    def for_choice(self, index: int) -> SamplingParams:
+        """The parameters of choice ``index`` of a request for several; choice 0 is what a lone one gets."""
+        assert self.seed is not None, "resolve the seed with with_seed() first"
+        return attrs.evolve(self, seed=derived_seed(self.seed, index))
 
     def validate(self, vocab_size: int) -> None:
         """Check every field against its range.

@@ -123,6 +123,16 @@ def test_drawn_seeds_are_valid_and_differ() -> None:
     assert len({params.seed for params in resolved}) == 50
 
 
+def test_choices_have_their_own_seeds() -> None:
+    params = SamplingParams(seed=0, top_k=5)
+    choices = [params.for_choice(index) for index in range(4)]
+    assert choices[0] == params
+    assert len({choice.seed for choice in choices}) == 4
+    for choice in choices:
+        choice.validate(VOCAB)
+        assert choice.top_k == 5
+
+
 def test_values_are_immutable_and_hashable() -> None:
     params = SamplingParams(logit_bias={3: 1.0}, stop_token_ids=[1, 2])
     assert params.logit_bias == ((3, 1.0),)

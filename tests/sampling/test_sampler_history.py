@@ -3,7 +3,7 @@
 from typing import Any
 
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from luce.sampling.parameters import SamplingParams
@@ -92,6 +92,45 @@ def test_speculative_verification_gives_the_plain_answer() -> None:
                 if out[-1] != draft:
                     break
         assert out[:14] == whole
+
+
+OPTIONS: list[dict[str, Any]] = [
+    {}, {"temperature": 0}, {"temperature": 0.5}, {"temperature": 2.0}, {"top_k": 3}, {"top_p": 0.7},
+    {"min_p": 0.1}, {"top_k": 9, "top_p": 0.8, "min_p": 0.05}, {"repetition_penalty": 1.5},
+    {"presence_penalty": 1.5}, {"frequency_penalty": 1.5}, {"temperature": 0, "repetition_penalty": 3.0},
+    {"logit_bias": {3: 5.0}}, {"logit_bias": {3: -100.0}, "temperature": 0}, {"seed": 1}, {"seed": -1},
+    {"min_tokens": 6, "stop_token_ids": (2, 4, 6)}, {"logprobs": 0}, {"logprobs": 20}, {"logprobs": 3, "top_p": 0.5},
+]  # fmt: skip
+
+
+@settings(max_examples=20)
+@given(st.randoms(use_true_random=False), st.integers(1, 4))
+def test_options_mean_the_same_alone_and_beside_others_b71(random: Any, concurrency: int) -> None:
+    """Twenty option sets, any of them next at any time: each draws what it draws alone."""
+    alone = [answer_of(fields) for fields in OPTIONS]
+    waiting = list(range(len(OPTIONS)))
+    running: dict[int, list[Any]] = {}
+    samplers = {
+        index: Sampler(SamplingParams(**{"seed": 0} | OPTIONS[index]), PROMPT, VOCAB) for index in waiting
+    }
+    while waiting or running:
+        while waiting and len(running) < concurrency:
+            running[waiting.pop(0)] = []
+        index = random.choice(sorted(running))
+        running[index].append(draw(samplers[index], len(running[index])))
+        if len(running[index]) == 10:
+            assert running.pop(index) == alone[index]
+    assert len({tuple(token.token for token in tokens) for tokens in alone}) > 11  # armed: options matter
+
+
+def draw(sampler: Sampler, index: int) -> Any:
+    """The next token of a model whose logits depend on the answer so far."""
+    return sampler.sample(logits(START + index, sum(sampler.generated)), START + index)
+
+
+def answer_of(fields: dict[str, Any]) -> list[Any]:
+    sampler = Sampler(SamplingParams(**{"seed": 0} | fields), PROMPT, VOCAB)
+    return [draw(sampler, index) for index in range(10)]
 
 
 def test_draws_depend_on_seed_position_and_id_only() -> None:
