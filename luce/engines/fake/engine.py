@@ -149,12 +149,21 @@ class FakeEngine:
         Raises:
             DeviceError: :meth:`fail_encode` asked for it.
         """
-        require(len(image.patches) == image.grid[0] * image.grid[1], f"{image.grid} is not the patches' grid")
         seconds = self._times.of_image(image)
         if seconds and self._mode is Mode.MANUAL:
             trio.from_thread.run(trio.sleep, seconds)
         elif seconds and self._mode is Mode.THREAD:
             time.sleep(seconds)
+        return self._encode(image)
+
+    async def encode_async(self, image: PatchImage) -> npt.NDArray[np.float32]:
+        """:meth:`encode` on trio's clock and without a thread, for simulations: a ``MockClock`` that jumps whenever
+        every task waits cannot see that a worker thread is busy."""
+        await trio.sleep(self._times.of_image(image))
+        return self._encode(image)
+
+    def _encode(self, image: PatchImage) -> npt.NDArray[np.float32]:
+        require(len(image.patches) == image.grid[0] * image.grid[1], f"{image.grid} is not the patches' grid")
         failure = self._failing_images.get(image.digest)
         if failure is not None:
             raise DeviceError(failure)

@@ -52,6 +52,9 @@ def test_virtual_time_of_encoding() -> None:
         rows = await trio.to_thread.run_sync(engine.encode, make_picture(b"cat", (4, 6)))
         assert rows.shape == (6, 8)
         assert trio.current_time() - started == 12.0
+        again = await engine.encode_async(make_picture(b"cat", (4, 6)))
+        assert np.array_equal(rows, again)
+        assert trio.current_time() - started == 24.0
 
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0.01))
 
