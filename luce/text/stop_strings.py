@@ -25,7 +25,7 @@ class StopMatch:
     """Index of the :meth:`StopMatcher.feed` call that completed it; with one call per token, the token."""
 
 
-@attrs.define
+@attrs.define(eq=False, repr=False)
 class _Node:
     depth: int
     next: dict[str, _Node] = attrs.field(factory=dict)

@@ -1,0 +1,204 @@
+"""From messages and pictures to the rows of a Qwen3.5 prompt (spec qwen35 §3, §10, §13)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+
+from luce.engines.qwen35.config import Qwen35Config
+from luce.engines.qwen35.positions import mrope_positions
+from luce.engines.seam import ImageSpan, PatchImage
+from luce.errors import RequestError
+from luce.text.chat_template import ChatTemplate
+from luce.text.messages import normalise
+from luce.text.tokenizer import Tokenizer
+from luce.vision.decode import DecodeLimits, decode_image
+from luce.vision.preprocess import Preprocessor
+
+__all__ = ["Prompt", "PromptBuilder"]
+
+
+@attrs.frozen(eq=False)
+class Prompt:
+    """A prompt in rows."""
+
+    token_ids: npt.NDArray[np.int32]
+    """[T]; one image pad per image row."""
+    positions: npt.NDArray[np.int32]
+    """[3, T] (t, h, w)."""
+    rope_delta: int
+    """Added to the token count for positions of generated tokens."""
+    spans: tuple[ImageSpan, ...]
+    images: tuple[PatchImage, ...]
+    """In order of appearance; ``span.image`` indexes them."""
+    answer_start: int
+    """Place of the generation prompt: up to here a later turn renders the same. T when there is none."""
+    starts_in_thinking: bool
+    """The answer begins inside a think block that the prompt opened."""
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        return len(self.token_ids)
+
+    @property
+    def num_images(self) -> int:
+        return len(self.images)
+
+
+@attrs.frozen(eq=False)
+class PromptBuilder:
+    """Builds prompts. Immutable and re-entrant: called on worker threads, several at once."""
+
+    tokenizer: Tokenizer | None
+    template: ChatTemplate | None
+    """None, as the tokenizer, when the model files have none; then only :meth:`from_ids` works."""
+    config: Qwen35Config
+    preprocessor: Preprocessor | None
+    """None when the model has no vision tower."""
+    limits: DecodeLimits = attrs.field(factory=DecodeLimits)
+
+    def build(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        images: Sequence[PatchImage] = (),
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        template_kwargs: Mapping[str, Any] | None = None,
+        add_generation_prompt: bool = True,
+    ) -> Prompt:
+        """Messages through the chat template to rows.
+
+        Args:
+            messages: as the client sent them (:func:`luce.text.messages.normalise`).
+            images: pictures of all turns, in the order of their parts in the messages.
+            tools: tool definitions as the client sent them.
+            template_kwargs: further template variables.
+            add_generation_prompt: end with the start of the assistant's answer.
+
+        Raises:
+            RequestError: names the field at fault.
+        """
+        if self.template is None or self.tokenizer is None:
+            raise RequestError("the model files hold no chat template", field="messages")
+        conversation = normalise(messages)
+        if len(conversation.images) != len(images):
+            raise RequestError(
+                f"the messages name {len(conversation.images)} images, {len(images)} are given",
+                field="messages",
+            )
+        self._check_images(images)
+        rendered = self.template.render(
+            conversation.messages,
+            tools=tools,
+            template_kwargs=template_kwargs,
+            add_generation_prompt=add_generation_prompt,
+        )
+        ids = np.array(self.tokenizer.encode_rendered(rendered.pieces), np.int32)
+        marks = int(np.count_nonzero(ids == self.config.image_token_id)) if len(ids) else 0
+        if marks != len(images):
+            raise RequestError(
+                f"the chat template wrote {marks} image markers for {len(images)} images", field="messages"
+            )
+        return self._prompt(ids, images, answer_at_turn=add_generation_prompt)
+
+    def from_ids(self, ids: Sequence[int], images: Sequence[PatchImage] = ()) -> Prompt:
+        """A prompt of given ids, with one image pad per image or one per image row.
+
+        Raises:
+            RequestError: an id is out of range, or pads and images do not match.
+        """
+        self._check_images(images)
+        rows = self.config.text.vocab_size
+        for place, index in enumerate(ids):
+            if not 0 <= index < rows:
+                raise RequestError(f"ids[{place}] is {index}; the model has ids 0 to {rows - 1}", field="ids")
+        if not len(ids):
+            raise RequestError("ids must not be empty", field="ids")
+        return self._prompt(np.array(ids, np.int32), images, answer_at_turn=False)
+
+    def prepare_image(self, data: bytes, *, field: str) -> PatchImage:
+        """Decode, resize and patchify one picture.
+
+        Raises:
+            RequestError: names ``field``.
+        """
+        if self.preprocessor is None:
+            raise RequestError("this model has no vision tower; send text only", field=field)
+        return self.preprocessor(decode_image(data, limits=self.limits, field=field), field=field)
+
+    def _check_images(self, images: Sequence[PatchImage]) -> None:
+        vision = self.config.vision
+        if images and (vision is None or self.config.image_token_id is None):
+            raise RequestError("this model has no vision tower; send text only", field="messages")
+        for image in images:
+            assert vision is not None
+            rows, columns = image.grid
+            size = vision.in_channels * vision.patch_size**2
+            assert image.patches.shape == (rows * columns, size), (image.patches.shape, image.grid)
+            assert image.num_tokens * vision.merge_size**2 == rows * columns, image.grid
+
+    def _prompt(
+        self, ids: npt.NDArray[np.int32], images: Sequence[PatchImage], *, answer_at_turn: bool
+    ) -> Prompt:
+        ids, spans = _expand(ids, images, self.config.image_token_id)
+        merge = self.config.vision.merge_size if self.config.vision is not None else 1
+        positions, delta = mrope_positions(len(ids), spans, [image.grid for image in images], merge)
+        special = self.tokenizer.special_ids if self.tokenizer is not None else {}
+        start = _last(ids, special.get("<|im_start|>")) if answer_at_turn else -1
+        opened, closed = _last(ids, special.get("<think>")), _last(ids, special.get("</think>"))
+        return Prompt(
+            token_ids=ids,
+            positions=positions,
+            rope_delta=delta,
+            spans=spans,
+            images=tuple(images),
+            answer_start=len(ids) if start < 0 else start,
+            starts_in_thinking=0 <= start < opened and closed < opened,
+        )
+
+
+def _last(ids: npt.NDArray[np.int32], token: int | None) -> int:
+    """Place of the last such token, or -1."""
+    if token is None:
+        return -1
+    places = np.flatnonzero(ids == token)
+    return int(places[-1]) if len(places) else -1
+
+
+def _expand(
+    ids: npt.NDArray[np.int32], images: Sequence[PatchImage], pad: int | None
+) -> tuple[npt.NDArray[np.int32], tuple[ImageSpan, ...]]:
+    """Every image pad times its image's rows (or as they are, if already so many), and where the images stand."""
+    pads = np.flatnonzero(ids == pad) if pad is not None else np.empty(0, np.int64)
+    lengths = [image.num_tokens for image in images]
+    if len(pads) == sum(lengths) and len(pads):
+        first = np.cumsum([0, *lengths[:-1]])
+        spans = tuple(
+            ImageSpan(int(pads[at]), length, i)
+            for i, (at, length) in enumerate(zip(first, lengths, strict=True))
+        )
+        for span, at in zip(spans, first, strict=True):
+            if pads[at + span.length - 1] != span.start + span.length - 1:
+                raise RequestError(
+                    f"the pads of image {span.image} are not {span.length} in a row", field="ids"
+                )
+        return ids, spans
+    if len(pads) != len(images):
+        raise RequestError(
+            f"{len(pads)} image pads for {len(images)} images of {lengths} rows; give one pad per image or "
+            "one per row",
+            field="ids",
+        )
+    if not images:
+        return ids, ()
+    repeats = np.ones(len(ids), np.int64)
+    repeats[pads] = lengths
+    starts = pads + np.cumsum([0, *lengths[:-1]]) - np.arange(len(images))
+    return np.repeat(ids, repeats), tuple(
+        ImageSpan(int(start), length, i)
+        for i, (start, length) in enumerate(zip(starts, lengths, strict=True))
+    )
