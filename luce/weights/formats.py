@@ -45,7 +45,7 @@ _SIZES = {kind.name: size for kind, size in gguf.GGML_QUANT_SIZES.items()} | {
     name: (1, size) for name, size in _SAFETENSORS_ITEM_BYTES.items()
 }
 _CHUNK_VALUES = 1 << 17
-"""Values decoded at once: the temporaries of the reference decoder stay in the cache and are a few MB.
+"""Values decoded at once: the temporaries of the reference decoder stay in the cache and are a few MB."""
 
 
 def is_known(name: str) -> bool:
@@ -104,8 +104,7 @@ def _decode_blocks(name: str, raw: U8, flat: F32) -> None:
     for first in range(0, len(blocks), step):
         # one long row: the package works through rows in groups of 16
         part = np.ascontiguousarray(blocks[first : first + step]).reshape(1, -1)
-        with np.errstate(
-            over="ignore", invalid="ignore"
-        ):  # infinities in hostile scales are data, not faults here
+        # infinities in hostile scales are data, not faults here
+        with np.errstate(over="ignore", invalid="ignore"):
             decoded = quants.dequantize(part, kind)
         flat[first * values : first * values + decoded.size] = decoded.reshape(-1)
