@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 import numpy as np
 
-__all__ = ["distinct_bytes", "named_arrays", "same_bits"]
+__all__ = ["distinct_bytes", "named_arrays", "owned_floats", "same_bits"]
 
 
 def named_arrays(value: Any, name: str = "weights") -> Iterator[tuple[str, np.ndarray]]:
@@ -37,3 +37,27 @@ def same_bits(one: Any, other: Any) -> list[str]:
         for name, array in left.items()
         if array.shape != right[name].shape or array.tobytes() != right[name].tobytes()
     ]
+
+
+def owned_floats(value: Any, seen: set[int] | None = None) -> dict[int, int]:
+    """Bytes of every float32 array that an object graph owns, by identity of the owner of its memory."""
+    seen = set() if seen is None else seen
+    if id(value) in seen or isinstance(value, str | bytes | int | float | type | None):
+        return {}
+    seen.add(id(value))
+    if isinstance(value, np.ndarray):
+        while isinstance(value.base, np.ndarray):
+            value = value.base
+        return {id(value): value.nbytes} if value.dtype == np.float32 else {}
+    if isinstance(value, dict):
+        members = list(value.values())
+    elif isinstance(value, list | tuple):
+        members = list(value)
+    else:
+        names = [name for kind in type(value).__mro__ for name in getattr(kind, "__slots__", ())]
+        members = [getattr(value, name) for name in names if hasattr(value, name) and name != "__weakref__"]
+        members += list(getattr(value, "__dict__", {}).values())
+    found: dict[int, int] = {}
+    for member in members:
+        found |= owned_floats(member, seen)
+    return found

@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 
 from luce.compute.host_memory import available_bytes
 from luce.engines.qwen35.config import Qwen35Config, TextConfig, VisionConfig
+from luce.engines.qwen35.engine import Qwen35Engine
 from luce.engines.qwen35.loading import load_config, load_weights
 from luce.engines.qwen35.memory import MemoryOptions, check_budget, format_bytes, plan_memory
 from luce.errors import ConfigError
 from luce.weights.model_files import resolve_model
-from tests.weights.arrays import distinct_bytes
+from tests.weights.arrays import owned_floats
 from tests.weights.writers import TinyShape, random_model, write_hf
 
 SHAPES = [
@@ -27,16 +28,29 @@ SHAPES = [
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_weights_equal_the_loaded_arrays(shape: TinyShape, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("slots", "context"), [(1, 64), (4, 1000), (300, 20)])
+def test_plan_equals_the_engine_s_arrays(shape: TinyShape, slots: int, context: int, tmp_path: Path) -> None:
     files = resolve_model(write_hf(tmp_path, random_model(shape)))
     config = load_config(files)
     weights = load_weights(files, config)
-    plan = plan_memory(config, MemoryOptions(slots=1, context=64))
-    vision = distinct_bytes(weights.vision)
-    mtp = distinct_bytes(weights.mtp)
-    assert plan.weights.get("vision weights", 0) == vision
-    assert plan.weights.get("MTP weights", 0) == mtp
-    assert sum(plan.weights.values()) == distinct_bytes(weights)
+    options = MemoryOptions(slots, context, block_size=16, num_blocks=40)
+    plan = plan_memory(config, options)
+    engine = Qwen35Engine(config, weights, num_slots=slots, num_blocks=40, block_size=16, max_context=context)
+    try:
+        text = owned_floats(engine._runner.model.weights)
+        vision = owned_floats(engine._vision)
+        pool = owned_floats(engine.pool)
+        everything = owned_floats([engine._runner, engine._vision, engine.pool])
+    finally:
+        engine.shutdown()
+    assert plan.parts["text weights"] == sum(text.values())
+    assert plan.parts.get("vision weights", 0) == sum(vision.values())
+    assert plan.parts["KV blocks"] + plan.parts.get("recurrent state", 0) == sum(pool.values())
+    assert plan.total == sum(everything.values())
+    assert plan.bytes_per_token == engine.capabilities.bytes_per_token
+    assert plan.bytes_per_slot == engine.capabilities.bytes_per_slot
+    loaded = owned_floats(weights)
+    assert plan.peak - plan.total == sum((loaded | everything).values()) - sum(everything.values())
 
 
 def released(
@@ -71,10 +85,16 @@ def test_released_models(name: str) -> None:
     config, parameters, kv_bf16, state_mib = RELEASED[name]
     plan = plan_memory(config, MemoryOptions(slots=4, context=4096))
     assert config.vision is not None
+    vision = sum(
+        spec.nbytes for spec in plan.arrays if spec.part == "vision weights" and spec.name[:5] != "trans"
+    )
+    text = sum(spec.nbytes for spec in plan.released)
+    kept = {"embedding", "norms", "decay and dt bias", "DeltaNet norms"}
+    text += sum(spec.nbytes for spec in plan.arrays if spec.part == "text weights" and spec.name in kept)
     folded = config.vision.hidden * 3 * 256
-    assert sum(plan.weights.values()) == 4 * (parameters - folded)
+    assert vision + text == 4 * (parameters - folded)
     assert plan.bytes_per_token == 2 * kv_bf16
-    state = next(spec for spec in plan.arrays if spec.name == "state")
+    state = next(spec for spec in plan.arrays if spec.name == "s")
     assert state.nbytes == 4 * state_mib * 2**20
 
 
@@ -83,7 +103,7 @@ def test_only_attention_layers_keep_keys_and_head_size_is_its_own() -> None:
     config = RELEASED["0.8B"][0]
     plan = plan_memory(config, MemoryOptions(slots=1, context=1000, block_size=16))
     keys = next(spec for spec in plan.arrays if spec.name == "keys")
-    assert keys.shape == (6, 63, 16, 2, 256)
+    assert keys.shape == (6, 63 * 16, 2, 256)
     assert keys.zeros().nbytes == keys.nbytes
 
 
@@ -100,13 +120,9 @@ OPTIONS = st.builds(
 def test_arrays_add_up(options: MemoryOptions) -> None:
     """B129: state counts per slot, and nothing is counted twice or left out."""
     plan = plan_memory(RELEASED["4B"][0], options)
-    assert plan.total == sum(plan.weights.values()) + sum(spec.nbytes for spec in plan.arrays)
-    assert plan.total == sum(plan.parts.values())
-    rest = sum(spec.nbytes for spec in plan.arrays if spec.part != "KV blocks")
-    assert rest == plan.bytes_per_slot * options.slots
-    assert plan.total - rest - sum(plan.weights.values()) == (
-        plan.bytes_per_token * options.blocks * options.block_size
-    )
+    assert plan.total == sum(plan.parts.values()) == sum(spec.nbytes for spec in plan.arrays)
+    assert plan.parts["recurrent state"] == plan.bytes_per_slot * options.slots
+    assert plan.parts["KV blocks"] == plan.bytes_per_token * options.blocks * options.block_size
     if options.num_blocks is None:
         assert options.blocks * options.block_size >= options.slots * options.context
 
@@ -115,40 +131,39 @@ def test_arrays_add_up(options: MemoryOptions) -> None:
 def test_advice_is_right(options: MemoryOptions, part: float) -> None:
     config = RELEASED["0.8B"][0]
     plan = plan_memory(config, options)
-    budget = int(plan.total * part)
-    if budget >= plan.total:
+    budget = int(plan.peak * part)
+    if budget >= plan.peak:
         check_budget(config, plan, budget)
         return
     with pytest.raises(ConfigError) as caught:
         check_budget(config, plan, budget)
     message = str(caught.value)
     assert (
-        message.startswith("--max-memory: ")
-        and f"{plan.total - budget:,} more than the {budget:,}" in message
+        message.startswith("--max-memory: ") and f"{plan.peak - budget:,} more than the {budget:,}" in message
     )
     words = message.split()
     for flag, name in (("--slots", "slots"), ("--context", "context")):
         if flag in words:
             value = int(words[words.index(flag) + 1])
-            assert plan_memory(config, attrs.evolve(options, **{name: value})).total <= budget
-            assert plan_memory(config, attrs.evolve(options, **{name: value + 1})).total > budget
+            assert plan_memory(config, attrs.evolve(options, **{name: value})).peak <= budget
+            assert plan_memory(config, attrs.evolve(options, **{name: value + 1})).peak > budget
 
 
 def test_budget_for_three_slots_names_three() -> None:
     config = RELEASED["0.8B"][0]
     asked = MemoryOptions(slots=64, context=4096)
-    three = plan_memory(config, attrs.evolve(asked, slots=3)).total
+    three = plan_memory(config, attrs.evolve(asked, slots=3)).peak
     with pytest.raises(ConfigError, match=r"; --slots 3 would fit"):
         check_budget(config, plan_memory(config, asked), three)
-    with pytest.raises(ConfigError, match="the weights and one slot alone need"):
+    with pytest.raises(ConfigError, match="loading the model and one slot alone need"):
         check_budget(config, plan_memory(config, asked), 1000)
 
 
 def test_printed_plan_has_every_part_and_the_total() -> None:
     plan = plan_memory(RELEASED["0.8B"][0], MemoryOptions(slots=2, context=100))
     lines = plan.lines()
-    assert len(lines) == len(plan.parts) + 1
-    for line, (name, size) in zip(lines, [*plan.parts.items(), ("total", plan.total)], strict=True):
+    rows = [*plan.parts.items(), ("total", plan.total), ("while loading", plan.peak)]
+    for line, (name, size) in zip(lines, rows, strict=True):
         assert line.startswith(name) and f"{size:,} bytes" in line
     assert [format_bytes(size) for size in (0, 1023, 1536, 5 * 2**30)] == [
         "0 B",

@@ -1,0 +1,175 @@
+"""Every array that a served model keeps, listed from the configuration: what :mod:`luce.engines.qwen35.memory` adds up.
+
+Mirrors what the engine allocates: packed weights (:mod:`.packed`), the state pool (:mod:`.state`) and the scratch of
+:mod:`.text`, :mod:`.attention` and :mod:`.deltanet`; a test compares the two array by array sizes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+
+from luce.compute.matrix import packed_floats, panel_width
+from luce.compute.tiles import padded
+from luce.engines.qwen35.attention import SCORE_BUDGET
+from luce.engines.qwen35.batch import SPLIT
+from luce.engines.qwen35.config import TextConfig, VisionConfig
+from luce.engines.qwen35.state import CHUNK, CONV_ROWS, MAX_LANE_ROWS, RING
+
+__all__ = [
+    "ArraySpec",
+    "kv_arrays",
+    "released_arrays",
+    "scratch_arrays",
+    "state_arrays",
+    "text_arrays",
+    "vision_arrays",
+]
+
+
+@attrs.frozen
+class ArraySpec:
+    """One array, or several of one shape; float32 unless ``dtype`` says otherwise."""
+
+    part: str
+    """Heading in the printed plan."""
+    name: str
+    shape: tuple[int, ...]
+    dtype: str = "float32"
+
+    @property
+    def nbytes(self) -> int:
+        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
+
+    def zeros(self) -> npt.NDArray[np.generic]:
+        """The array itself."""
+        return np.zeros(self.shape, dtype=self.dtype)
+
+
+def _matrices(text: TextConfig, full: bool) -> list[tuple[int, int]]:
+    """[out, in] of the products of a layer, as they are packed together."""
+    if full:
+        query, key = text.heads * text.head_dim, text.kv_heads * text.head_dim
+        mixer = [(2 * query + 2 * key, text.hidden), (text.hidden, query)]
+    else:
+        inputs = text.conv_channels + text.value_size + 2 * text.value_heads
+        mixer = [(inputs, text.hidden), (text.hidden, text.value_size)]
+    return [*mixer, (2 * text.ffn, text.hidden), (text.hidden, text.ffn)]
+
+
+def text_arrays(text: TextConfig) -> Iterator[ArraySpec]:
+    """The packed text model: embedding, panels of all products, and vectors."""
+    part = "text weights"
+    full = sum(text.full_attention)
+    linear = text.num_layers - full
+    panels = packed_floats(text.vocab_size, text.hidden)
+    panels += sum(packed_floats(*shape) for kind in text.full_attention for shape in _matrices(text, kind))
+    yield ArraySpec(part, "embedding", (text.vocab_size, text.hidden))
+    yield ArraySpec(part, "panels", (panels,))
+    yield ArraySpec(part, "norms", (2 * text.num_layers + 1, text.hidden))
+    yield ArraySpec(part, "conv taps", (linear, text.conv_kernel, text.conv_channels))
+    yield ArraySpec(part, "decay and dt bias", (linear, 2, text.value_heads))
+    yield ArraySpec(part, "DeltaNet norms", (linear, text.value_dim))
+    yield ArraySpec(part, "query and key norms", (full, text.heads + text.kv_heads, text.head_dim))
+
+
+def released_arrays(text: TextConfig) -> Iterator[ArraySpec]:
+    """Loaded matrices that are given back once they are packed: they count at the peak of loading only."""
+    part = "loading"
+    for index, full in enumerate((*text.full_attention, *[True] * text.num_mtp_layers)):
+        for rows, columns in _matrices(text, full):
+            yield ArraySpec(part, f"layer {index}", (rows, columns))
+        yield ArraySpec(
+            part, f"layer {index} vectors", (_loaded_vectors(text, full, index >= text.num_layers),)
+        )
+    if text.num_mtp_layers:
+        yield ArraySpec(part, "MTP input and norms", (2 * text.hidden + 3, text.hidden))
+    if not text.tied:
+        yield ArraySpec(part, "head", (text.vocab_size, text.hidden))
+
+
+def _loaded_vectors(text: TextConfig, full: bool, mtp: bool) -> int:
+    """Values of a layer's small tensors that packing copies (the layer norms of the main layers stay)."""
+    kept = 2 * text.hidden if mtp else 0
+    return kept + (2 * text.head_dim if full else text.conv_channels * text.conv_kernel)
+
+
+def vision_arrays(vision: VisionConfig) -> Iterator[ArraySpec]:
+    """The vision tower: loaded arrays, and the transposed matrices that its products read."""
+    dim, ffn, merged = vision.hidden, vision.ffn, vision.hidden * vision.merge_size**2
+    patch = dim * vision.in_channels * vision.patch_size**2
+    block = 4 * dim * dim + 2 * ffn * dim
+    merger = merged * merged + vision.out_hidden * merged
+    matrices = patch + vision.depth * block + merger
+    vectors = dim + vision.depth * (9 * dim + ffn) + 2 * dim + merged + vision.out_hidden
+    yield ArraySpec("vision weights", "positions", (vision.grid_side**2, dim))
+    yield ArraySpec("vision weights", "vectors", (vectors,))
+    yield ArraySpec("vision weights", "matrices", (matrices,))
+    yield ArraySpec("vision weights", "transposed matrices", (matrices,))
+
+
+def kv_arrays(text: TextConfig, blocks: int, block_size: int) -> Iterator[ArraySpec]:
+    """Keys and values: full-attention layers only, by ``head_dim``."""
+    shape = (sum(text.full_attention), blocks * block_size, text.kv_heads, text.head_dim)
+    yield ArraySpec("KV blocks", "keys", shape)
+    yield ArraySpec("KV blocks", "values", shape)
+
+
+def state_arrays(text: TextConfig, slots: int) -> Iterator[ArraySpec]:
+    """DeltaNet state of all slots: S, the ring after it and the rows before convolution."""
+    part, lead = "recurrent state", (text.num_layers - sum(text.full_attention), slots)
+    yield ArraySpec(part, "s", (*lead, text.value_heads, text.key_dim, text.value_dim))
+    yield ArraySpec(part, "k", (*lead, text.key_heads, RING, text.key_dim))
+    yield ArraySpec(part, "u", (*lead, text.value_heads, RING, text.value_dim))
+    yield ArraySpec(part, "g", (*lead, text.value_heads, RING))
+    yield ArraySpec(part, "conv", (*lead, CONV_ROWS, text.conv_channels))
+
+
+def _width(out: int, depth: int) -> int:
+    """Columns of a product's output buffer."""
+    panel = panel_width(depth)
+    return -(-out // panel) * panel
+
+
+def scratch_arrays(text: TextConfig, slots: int, context: int, pass_rows: int) -> Iterator[ArraySpec]:
+    """Working memory of a pass over the layers, rotary tables, and the rows to sample from."""
+    part, rows = "working memory", padded(max(pass_rows, slots))
+    outs = [_width(*shape) for kind in set(text.full_attention) for shape in _matrices(text, kind)[1::2]]
+    gate_up = _width(2 * text.ffn, text.hidden)
+    columns = 2 * text.hidden + max(outs) + gate_up + text.ffn
+    yield ArraySpec(part, "activations", (rows, columns))
+    yield ArraySpec(part, "logits", (rows, _width(text.vocab_size, text.hidden)))
+    yield ArraySpec(part, "rotary tables", (2, context + 1, text.rotary_dim // 2))
+    yield ArraySpec(part, "rows to sample", (slots, text.hidden))
+    if not all(text.full_attention):
+        yield from _deltanet_scratch(text, part, rows)
+    if any(text.full_attention):
+        yield from _attention_scratch(text, part, rows, context)
+
+
+def _deltanet_scratch(text: TextConfig, part: str, rows: int) -> Iterator[ArraySpec]:
+    hk, hv, dk, dv = text.key_heads, text.value_heads, text.key_dim, text.value_dim
+    columns = (
+        _width(*_matrices(text, False)[0])
+        + 5 * text.conv_channels
+        + 2 * hk * dk
+        + (hv + 2 * hk + 2 * hv) * CHUNK
+        + (2 + 2 + 1 + 2) * hv * dv
+    )
+    yield ArraySpec(part, "DeltaNet", (rows, columns))
+    yield ArraySpec(part, "DeltaNet state", (hv, dk, dv))
+
+
+def _attention_scratch(text: TextConfig, part: str, rows: int, context: int) -> Iterator[ArraySpec]:
+    heads, kv, dim, group = text.heads, text.kv_heads, text.head_dim, text.heads // text.kv_heads
+    columns = _width(*_matrices(text, True)[0]) + (heads + kv) * (dim + text.rotary_dim) + 2 * heads * dim
+    scores = max(SCORE_BUDGET, kv * padded(group) * (-(-context // SPLIT) * SPLIT))
+    yield ArraySpec(part, "attention", (rows, columns))
+    yield ArraySpec(part, "queries", (kv, padded(MAX_LANE_ROWS * group), dim))
+    yield ArraySpec(part, "scores", (scores,))
+    yield ArraySpec(part, "split parts", (scores // SPLIT * dim,))
+    yield ArraySpec(part, "gathered keys", (SPLIT, kv, dim))
