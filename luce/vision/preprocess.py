@@ -79,7 +79,10 @@ class Preprocessor:
         options = self.options
         height, width = self.target(pixels.shape[0], pixels.shape[1], field=field)
         patches = patchify(resize(pixels, height, width), options.patch_size, options.merge_size)
-        scaled = self._scale[np.arange(3)[None, :, None], patches.reshape(len(patches), 3, -1)]
+        shades = patches.reshape(len(patches), 3, -1)
+        scaled = np.empty(shades.shape, np.float32)
+        for channel, table in enumerate(self._scale):
+            scaled[:, channel] = table[shades[:, channel]]
         grid = (height // options.patch_size, width // options.patch_size)
         return PatchImage(
             patches=scaled.reshape(len(patches), -1),
