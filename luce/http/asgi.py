@@ -1,14 +1,10 @@
 """One HTTP request between Hypercorn and Quart: what a request holds is released on every way out.
 
-quart-trio's connection class is replaced for five reasons, each with a test in `tests/http/test_connections.py`:
+quart-trio's connection class is replaced for three reasons, each with a test in `tests/http/test_connections.py`:
 
 * Hypercorn reports a disconnect from inside the last send of every response; quart-trio takes that as the client's
   going and cancels the very task that is finishing the send, so the connection is neither recycled nor closed. The
   last send is shielded here.
-* When bytes follow a request (pipelining, or one stray line end), Hypercorn stops reading and never notices that the
-  client has gone. The socket is watched for a hang-up beside it.
-* A send to a client that has stopped reading cannot be cancelled, so it would hold up the server's exit. When the
-  server gives a request up, its socket is shut.
 * A response that is sent while a large body still arrives is lost in the reset that follows. The body is read to its
   end first, within bounds.
 * A handler may own things (a running answer) that must be released even when it is cancelled between two awaits of
@@ -17,9 +13,7 @@ quart-trio's connection class is replaced for five reasons, each with a test in 
 
 from __future__ import annotations
 
-import select
-import socket
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, cast
 
 import trio
@@ -52,7 +46,6 @@ class Connection(TrioASGIHTTPConnection):
             cast(dict[str, Any], self.scope)[_OWNED] = stack
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self.handle_messages, nursery, request, receive)
-                nursery.start_soon(self._watch_socket, nursery, send)
                 nursery.start_soon(self.handle_request, nursery, request, send)
 
     async def handle_messages(  # type: ignore[override]
@@ -74,7 +67,7 @@ class Connection(TrioASGIHTTPConnection):
         self, nursery: trio.Nursery, request: Request, send: ASGISendCallable
     ) -> None:
         response = await self.app.handle_request(request)
-        if response.status_code >= 400:
+        if response.status_code >= 400 and response.status_code != 408:
             with trio.move_on_after(LINGER_SECONDS):
                 await self._received.wait()
         await self._send_response(send, response)
@@ -95,35 +88,7 @@ class Connection(TrioASGIHTTPConnection):
         with trio.CancelScope(shield=True):
             await send(_piece(b"", more=False))
 
-    async def _watch_socket(self, nursery: trio.Nursery, send: ASGISendCallable) -> None:
-        """End the request when the client hangs up; end the connection when the server gives the request up."""
-        connection = _socket(send)
-        if connection is None or not hasattr(select, "epoll"):
-            return
-        try:
-            with select.epoll(1) as watch:
-                watch.register(connection.fileno(), select.EPOLLRDHUP)
-                await trio.lowlevel.wait_readable(watch.fileno())
-        except trio.Cancelled:
-            if not nursery.cancel_scope.cancel_called:
-                # The server stops and has waited long enough. A send to a client that does not read is shielded and
-                # cannot be cancelled; it fails when the socket is shut.
-                with suppress(OSError):
-                    connection.shutdown(socket.SHUT_RDWR)
-            raise
-        nursery.cancel_scope.cancel()
-
 
 def _piece(data: bytes | str, *, more: bool) -> Any:
     body = data.encode() if isinstance(data, str) else data
     return {"type": "http.response.body", "body": body, "more_body": more}
-
-
-def _socket(send: Any) -> trio.socket.SocketType | None:
-    """The connection's socket. ASGI does not tell, so this follows Hypercorn's own chain of senders; None elsewhere."""
-    try:
-        stream = send.__self__.send.__self__.send.__self__.stream
-        found = getattr(stream, "transport_stream", stream).socket
-    except AttributeError:
-        return None
-    return found if isinstance(found, trio.socket.SocketType) and found.fileno() >= 0 else None

@@ -9,18 +9,16 @@ import socket
 from collections.abc import Callable
 
 import trio
-from hypercorn.config import Config
-from hypercorn.trio import serve
-from quart import Quart
 
 from luce.actors.options import ServiceOptions
 from luce.actors.service import Service
 from luce.engines.loaded import LoadedModel
 from luce.errors import ConfigError
 from luce.http.app import create_app
+from luce.http.connections import serve_app
 from luce.http.options import HttpOptions
 
-__all__ = ["listen", "run_server", "serve_app"]
+__all__ = ["listen", "run_server"]
 
 log = logging.getLogger("luce.http")
 
@@ -51,30 +49,10 @@ def listen(options: HttpOptions) -> socket.socket:
         listener.bind(address)
     except OSError as error:
         listener.close()
-        raise ConfigError(f"cannot listen on {options.host}:{options.port}: {error.strerror}", flag="--port") from None
+        raise ConfigError(
+            f"cannot listen on {options.host}:{options.port}: {error.strerror}", flag="--port"
+        ) from None
     return listener
-
-
-async def serve_app(
-    app: Quart,
-    listener: socket.socket,
-    options: HttpOptions,
-    stop: trio.Event,
-    task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED,
-) -> None:
-    """Answer connections until ``stop`` is set; then idle ones close and busy ones get ``exit_grace`` seconds.
-
-    Owns ``listener`` from the start.
-    """
-    config = Config()
-    config.bind = [f"fd://{listener.detach()}"]
-    config.loglevel = "WARNING"
-    config.backlog = 1024
-    config.include_server_header = False
-    config.keep_alive_timeout = options.idle_timeout
-    config.keep_alive_max_requests = 1_000_000
-    config.graceful_timeout = options.exit_grace
-    await serve(app, config, shutdown_trigger=stop.wait, task_status=task_status)  # type: ignore[arg-type]
 
 
 async def run_server(

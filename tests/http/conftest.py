@@ -17,8 +17,9 @@ from PIL import Image
 
 from luce.engines.loaded import LoadedModel
 from luce.http.app import create_app
+from luce.http.connections import serve_app
 from luce.http.options import HttpOptions
-from luce.http.server import listen, serve_app
+from luce.http.server import listen
 from tests.http.stubs import StubService, make_model
 
 
@@ -57,7 +58,7 @@ async def serving(
         service.nursery = nursery
         app = create_app(service, model, http_options)  # type: ignore[arg-type]
 
-        async def serve(task_status: trio.TaskStatus[list[str]]) -> None:
+        async def serve(task_status: trio.TaskStatus[None]) -> None:
             await serve_app(app, listener, http_options, server.stop, task_status)
             server.ended.set()
 
@@ -79,7 +80,7 @@ def user() -> list[dict[str, Any]]:
 async def until(condition: Any, seconds: float = 2.0) -> None:
     """Wait for something that other tasks make true."""
     with trio.fail_after(seconds):
-        while not condition():
+        while not condition():  # noqa: ASYNC110 - what it waits for has no event
             await trio.sleep(0.005)
 
 

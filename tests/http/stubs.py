@@ -110,7 +110,9 @@ def make_model(**changes: Any) -> LoadedModel:
     return LoadedModel(**(values | changes))
 
 
-def sampled(token: int, logprob: float | None = None, top: tuple[tuple[int, float], ...] = ()) -> SampledToken:
+def sampled(
+    token: int, logprob: float | None = None, top: tuple[tuple[int, float], ...] = ()
+) -> SampledToken:
     return SampledToken(token, logprob, top)
 
 

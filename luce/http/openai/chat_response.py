@@ -86,7 +86,7 @@ class Chunk(Struct, frozen=True):
     choices: list[ChunkChoice]
     object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
     system_fingerprint: str | None = None
-    usage: Usage | None | UnsetType = UNSET
+    usage: Usage | UnsetType | None = UNSET
 
 
 def token_logprobs(tokens: Sequence[SampledToken], tokenizer: Tokenizer) -> list[TokenLogprob]:
@@ -123,7 +123,9 @@ class ChatWriter:
 
     @property
     def usage(self) -> Usage:
-        return Usage(self._prompt_tokens, self.completion_tokens, self._prompt_tokens + self.completion_tokens)
+        return Usage(
+            self._prompt_tokens, self.completion_tokens, self._prompt_tokens + self.completion_tokens
+        )
 
     def answer(self, text: str, tokens: Sequence[SampledToken], reason: str) -> bytes:
         """The whole answer at once."""

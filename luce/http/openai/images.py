@@ -13,7 +13,9 @@ from luce.http.openai.chat_request import ImagePart, Message
 
 __all__ = ["FoundImage", "decode_data_url", "find_images"]
 
-_HEADER = re.compile(r"data:(?P<type>[\w.+-]+/[\w.+-]+)?(?P<params>(?:;[\w.+-]+=[^;,]*)*)(?P<base64>;base64)?,", re.I)
+_HEADER = re.compile(
+    r"data:(?P<type>[\w.+-]+/[\w.+-]+)?(?P<params>(?:;[\w.+-]+=[^;,]*)*)(?P<base64>;base64)?,", re.I
+)
 _BLANKS = dict.fromkeys(map(ord, " \t\r\n"))
 _HEADER_LIMIT = 256
 DETAILS = ("auto", "high", "original")
@@ -64,7 +66,7 @@ def decode_data_url(image: FoundImage, limit: int) -> bytes:
         RequestError: not a base64 `data:` URL of an image, malformed base64, or more than ``limit`` bytes.
     """
     field, url = image.field, image.url
-    if not url[:5].lower() == "data:":
+    if url[:5].lower() != "data:":
         scheme = url.split(":", 1)[0][:20] if ":" in url[:20] else None
         what = f"{scheme!r} addresses are" if scheme else "this is"
         raise RequestError(

@@ -42,7 +42,8 @@ def _message(message: Mapping[str, Any], field: str) -> dict[str, Any]:
         reasoning = result.pop("reasoning")
         if result.setdefault("reasoning_content", reasoning) != reasoning:
             raise RequestError(
-                f"{field}: reasoning and reasoning_content differ; send one of them", field=f"{field}.reasoning"
+                f"{field}: reasoning and reasoning_content differ; send one of them",
+                field=f"{field}.reasoning",
             )
     content = result.get("content")
     if content is None and result["role"] != "assistant":
@@ -51,7 +52,8 @@ def _message(message: Mapping[str, Any], field: str) -> dict[str, Any]:
         result["content"] = [_part(part) for part in content]
     if "tool_calls" in result:
         result["tool_calls"] = [
-            _tool_call(call, f"{field}.tool_calls[{index}]") for index, call in enumerate(result["tool_calls"])
+            _tool_call(call, f"{field}.tool_calls[{index}]")
+            for index, call in enumerate(result["tool_calls"])
         ]
     return result
 

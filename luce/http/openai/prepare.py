@@ -138,7 +138,8 @@ def _wanted_tokens(request: ChatRequest) -> tuple[str, int | None]:
     old, new = request.max_tokens, request.max_completion_tokens
     if old is not None and new is not None and old != new:
         raise RequestError(
-            f"max_tokens ({old}) and max_completion_tokens ({new}) differ; send one of them", field="max_tokens"
+            f"max_tokens ({old}) and max_completion_tokens ({new}) differ; send one of them",
+            field="max_tokens",
         )
     field, value = ("max_tokens", old) if new is None else ("max_completion_tokens", new)
     if value is not None and value < 1:

@@ -1,0 +1,158 @@
+"""Errors are OpenAI's JSON objects, whatever failed and whenever it did."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import openai
+import pytest
+
+from luce.errors import CapacityError, DeviceError, RequestError
+from tests.http.conftest import serving
+from tests.http.stubs import StubService, failing, make_model, saying
+
+pytestmark = pytest.mark.trio
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "headers", "status"),
+    [
+        ("GET", "/", {}, 404),
+        ("GET", "/v1", {}, 404),
+        ("POST", "/v1/chat/completions/", {}, 404),
+        ("GET", "/v1/models/none", {}, 404),
+        ("GET", "/v1/models/a/b%20c", {}, 404),
+        ("GET", "/v1/chat/completions", {}, 405),
+        ("DELETE", "/v1/models", {}, 405),
+        ("POST", "/health", {}, 405),
+        ("POST", "/v1/chat/completions", {"content-type": "text/plain"}, 415),
+        ("POST", "/v1/chat/completions", {"content-type": "multipart/form-data; boundary=x"}, 415),
+        ("POST", "/v1/chat/completions", {"content-encoding": "gzip"}, 415),
+        ("POST", "/v1/chat/completions", {"content-type": "application/json"}, 400),
+    ],
+)
+async def test_every_status_is_json(method: str, path: str, headers: dict[str, str], status: int) -> None:
+    async with serving() as server, server.http() as client:
+        response = await client.request(
+            method, path, headers=headers, content=b"{}" if method == "POST" else b""
+        )
+    assert response.status_code == status
+    assert response.headers["content-type"] == "application/json"
+    assert set(response.json()["error"]) == {"message", "type", "param", "code"}
+    assert response.headers["x-request-id"]
+    if status == 405:
+        assert response.headers["allow"]
+
+
+async def test_bug_in_preparation_is_500_and_says_nothing(
+    user: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = make_model()
+
+    def broken(*args: Any, **kwargs: Any) -> Any:
+        raise ZeroDivisionError("secret")
+
+    model.preparer.build = broken  # type: ignore[method-assign]
+    async with serving(model=model) as server, server.http() as client:
+        response = await client.post("/v1/chat/completions", json={"messages": user})
+        assert response.status_code == 500
+        assert response.json()["error"]["type"] == "server_error"
+        assert "secret" not in response.text
+        assert (await client.get("/health")).status_code == 200
+    assert "ZeroDivisionError" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "kind"),
+    [
+        (RequestError("bad field", field="stop"), 400, openai.BadRequestError),
+        (CapacityError("shutting down", retry_after=5), 503, openai.InternalServerError),
+        (DeviceError("the device failed"), 500, openai.InternalServerError),
+    ],
+)
+async def test_answer_that_fails(user: Any, error: Any, status: int, kind: type[Exception]) -> None:
+    """Not streamed: a status. Streamed: an error event after what there was, and no [DONE]."""
+    async with serving(StubService(failing(error, after="ab"))) as server, server.openai() as client:
+        with pytest.raises(kind) as raised:
+            await client.chat.completions.create(model="stub", messages=user)
+        assert raised.value.status_code == status  # type: ignore[attr-defined]
+        assert raised.value.body["message"] == str(error)  # type: ignore[attr-defined]
+
+        stream = await client.chat.completions.create(model="stub", messages=user, stream=True)
+        text = ""
+        with pytest.raises(openai.APIError) as broken:
+            async for chunk in stream:
+                text += chunk.choices[0].delta.content or ""
+                assert chunk.choices[0].finish_reason is None
+        assert text == "ab"
+        assert broken.value.message == str(error)
+
+        async with server.http() as http:
+            response = await http.post("/v1/chat/completions", json={"messages": user, "stream": True})
+        events = [event for event in response.text.split("\n\n") if event]
+        assert json.loads(events[-1].removeprefix("data: "))["error"]["message"] == str(error)
+        assert "[DONE]" not in response.text
+
+
+async def test_bug_while_streaming_is_an_error_event(user: Any) -> None:
+    model = make_model()
+    model.tokenizer.token_bytes = lambda token: 1 / 0  # type: ignore[assignment,method-assign,return-value]
+    async with serving(StubService(saying("a")), model) as server, server.http() as client:
+        body = {"messages": user, "stream": True, "logprobs": True}
+        response = await client.post("/v1/chat/completions", json=body)
+        last = json.loads(response.text.strip().split("\n\n")[-1].removeprefix("data: "))
+        assert last["error"]["type"] == "server_error"
+        assert "division" not in response.text
+        assert not server.service.running
+
+
+async def test_cancelled_by_the_server(user: Any) -> None:
+    service = StubService(saying("a" * 100, pause=0.01))
+    async with serving(service) as server, server.openai() as client:
+        stream = await client.chat.completions.create(model="stub", messages=user, stream=True)
+        with pytest.raises(openai.APIError, match="cancelled by the server"):
+            async for chunk in stream:
+                if chunk.choices[0].delta.content:
+                    for scope in service.running.values():
+                        scope.cancel()
+
+
+@pytest.mark.parametrize("what", ["full", "draining", "starting"])
+async def test_no_capacity_is_503_with_retry_after(user: Any, what: str) -> None:
+    service = StubService()
+    if what == "full":
+        service.full = True
+    else:
+        service.state = what
+    async with serving(service) as server, server.http() as client:
+        response = await client.post("/v1/chat/completions", json={"messages": user})
+        assert response.status_code == 503
+        assert response.headers["retry-after"] == ("3" if what == "full" else "5")
+        assert response.json()["error"]["code"] == "overloaded"
+
+
+async def test_client_library_retries_on_503(user: Any) -> None:
+    service = StubService()
+    service.full = True
+    async with serving(service) as server, server.openai(max_retries=1) as client:
+        real = service.submit
+
+        def once_full(submission: Any) -> Any:
+            try:
+                return real(submission)
+            except CapacityError as error:
+                service.full = False
+                raise CapacityError(error.message, retry_after=0.1) from None
+
+        service.submit = once_full  # type: ignore[method-assign]
+        answer = await client.chat.completions.create(model="stub", messages=user)
+        assert answer.choices[0].message.content
+
+
+async def test_client_library_sees_the_field(user: Any) -> None:
+    async with serving() as server, server.openai() as client:
+        with pytest.raises(openai.BadRequestError) as raised:
+            await client.chat.completions.create(model="stub", messages=user, temperature=-1)
+    assert raised.value.param == "temperature"
+    assert raised.value.type == "invalid_request_error"
