@@ -35,6 +35,8 @@ from tests.engines.oracle import mrope_positions
 F32 = npt.NDArray[np.float32]
 
 IMAGE = 117
+SAMPLED_IDS = 115
+"""Recorders choose among the ids below."""
 NAN_TOKEN = 118
 """Its embedding is NaN: a sequence that holds it fails, and nobody else may notice."""
 
@@ -226,6 +228,7 @@ def new_engine(
         block_size=block_size,
         max_context=max_context,
         poison=poison,
+        num_token_ids=SAMPLED_IDS if config.text.vocab_size == 120 else None,
     )
 
 
@@ -267,11 +270,11 @@ class Recorder:
 
     def sample(self, logits: F32, position: int) -> SampledToken:
         self.logits[position] = logits.copy()
-        return SampledToken(self._script.get(position, int(np.argmax(logits[:115]))))
+        return SampledToken(self._script.get(position, int(np.argmax(logits[:SAMPLED_IDS]))))
 
 
 @attrs.define(eq=False)
-class Sequence_:
+class Opened:
     slot: int
     spec: SlotSpec
     blocks: list[int]
@@ -283,7 +286,7 @@ class Sequence_:
 class Rows:
     """What one sequence does in a step."""
 
-    sequence: Sequence_
+    sequence: Opened
     start: int
     count: int
     source: RowSource = RowSource.PROMPT
@@ -309,7 +312,7 @@ class Driver:
         script: dict[int, int] | None = None,
         *,
         blocks: Sequence[int] | None = None,
-    ) -> Sequence_:
+    ) -> Opened:
         self.engine.open(slot, spec)
         recorder = Recorder(script)
 
@@ -320,9 +323,9 @@ class Driver:
         taken = list(blocks or ())
         for block in taken:
             self._free.remove(block)
-        return Sequence_(slot, spec, taken, recorder)
+        return Opened(slot, spec, taken, recorder)
 
-    def close(self, sequence: Sequence_) -> None:
+    def close(self, sequence: Opened) -> None:
         self.engine.close(sequence.slot)
         self._free += sequence.blocks
         sequence.blocks = []
@@ -334,9 +337,7 @@ class Driver:
             while len(sequence.blocks) * self._size < end:
                 sequence.blocks.append(self._free.pop(self.random.randrange(len(self._free))))
             kind = SegmentKind.PREFILL if item.source is RowSource.PROMPT else SegmentKind.DECODE
-            segments.append(
-                Segment(sequence.slot, kind, item.start, item.count, item.source, item.sample)
-            )
+            segments.append(Segment(sequence.slot, kind, item.start, item.count, item.source, item.sample))
             tables.append(tuple(sequence.blocks))
             sequence.high = end
         self._number += 1
@@ -345,7 +346,7 @@ class Driver:
     def step(self, rows: Sequence[Rows]) -> tuple[Outcome, ...]:
         return self.engine.collect(self.engine.launch(self.plan(rows))).outcomes
 
-    def prefill(self, sequence: Sequence_, *cuts: int) -> None:
+    def prefill(self, sequence: Opened, *cuts: int) -> None:
         """The whole prompt, in pieces that end at ``cuts`` and at its end; all must succeed."""
         at = 0
         for end in [*cuts, len(sequence.spec.token_ids)]:
@@ -353,18 +354,20 @@ class Driver:
             assert outcome.error is None, outcome
             at = end
 
-    def decode(self, sequence: Sequence_, count: int) -> list[int]:
+    def decode(self, sequence: Opened, count: int) -> list[int]:
         """``count`` more tokens, one step each; returns all tokens sampled after the prompt."""
         for _ in range(count):
             (outcome,) = self.step([Rows(sequence, sequence.high, 1, RowSource.LAST_SAMPLED)])
             assert outcome.error is None, outcome
         first = len(sequence.spec.token_ids)
         logits = sequence.recorder.logits
-        return [int(np.argmax(logits[p][:115])) for p in range(first, first + count + 1)]
+        return [int(np.argmax(logits[p][:SAMPLED_IDS])) for p in range(first, first + count + 1)]
 
 
 def same_bits(a: npt.NDArray[np.float32], b: npt.NDArray[np.float32]) -> bool:
-    return bool(np.array_equal(np.ascontiguousarray(a).view(np.uint32), np.ascontiguousarray(b).view(np.uint32)))
+    return bool(
+        np.array_equal(np.ascontiguousarray(a).view(np.uint32), np.ascontiguousarray(b).view(np.uint32))
+    )
 
 
 def random_ids(count: int, seed: int) -> list[int]:

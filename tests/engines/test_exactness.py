@@ -16,8 +16,8 @@ from luce.engines.seam import RowSource, SlotSpec
 from tests.engines.harness import (
     NAN_TOKEN,
     Driver,
+    Opened,
     Rows,
-    Sequence_,
     image_spec,
     new_engine,
     random_ids,
@@ -63,7 +63,7 @@ def engine() -> Iterator[Qwen35Engine]:
     engine.shutdown()
 
 
-def check(sequence: Sequence_, index: int) -> int:
+def check(sequence: Opened, index: int) -> int:
     """Every row of logits that was sampled from equals the reference's; returns how many."""
     expected = reference(index)
     for position, logits in sequence.recorder.logits.items():
@@ -167,7 +167,9 @@ def test_random_neighbours_splits_drops_and_places(
             if wanted:
                 outcomes = driver.step(list(wanted.values()))
                 for who, outcome in zip(wanted, outcomes, strict=True):
-                    assert (outcome.error is not None) == (sick == "nan" and who == 3 and sequences[3].high > 1)
+                    assert (outcome.error is not None) == (
+                        sick == "nan" and who == 3 and sequences[3].high > 1
+                    )
             if sick == "closed" and at == widths[0]:
                 driver.close(sequences[3])  # its blocks and slot are NaN now, and somebody else gets them
                 sequences[3] = driver.open(sequence_spec(indices[3]), slots[3])

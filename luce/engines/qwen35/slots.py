@@ -99,6 +99,15 @@ class Slot:
                 if rows is None or len(rows) != span.length:
                     raise DeviceError(f"image {span.image} has no rows for its {span.length} positions yet")
 
+    def feed(self, segment: Segment) -> None:
+        """Put the segment's token ids in their places: the prompt's own, or the token sampled last."""
+        end = segment.start + segment.count
+        if segment.source is RowSource.LAST_SAMPLED:
+            assert self.sampled is not None
+            self.ids[segment.start] = self.sampled[1]
+        else:  # an overrun row may have left a guess there
+            self.ids[segment.start : end] = self.spec.token_ids[segment.start : end]
+
     def rows_into(self, start: int, x: npt.NDArray[np.float32], embed: npt.NDArray[np.float32]) -> None:
         """Input rows of positions from ``start``: embeddings, image rows in their place."""
         end = start + len(x)

@@ -14,7 +14,7 @@ from luce.engines.qwen35.rope import RopeTable
 from luce.engines.qwen35.slots import Slot, cut
 from luce.engines.qwen35.state import StatePool
 from luce.engines.qwen35.text import Tap, TextModel
-from luce.engines.seam import Outcome, RowSource, SampledToken, Segment, StepPlan
+from luce.engines.seam import Outcome, SampledToken, Segment, StepPlan
 from luce.errors import DeviceError, LuceError
 
 __all__ = ["StepRunner"]
@@ -80,9 +80,7 @@ class StepRunner:
         if any(work.slot is slot for work in works.values()):
             raise DeviceError(f"slot {segment.slot} has two segments in one step")
         slot.check(segment, table, self.pool.block_size, self.pool.num_blocks)
-        if segment.source is RowSource.LAST_SAMPLED:
-            assert slot.sampled is not None
-            slot.ids[segment.start] = slot.sampled[1]
+        slot.feed(segment)
         return _Work(segment, slot, table, deque(cut(segment.start, segment.count)))
 
     def _passes(self, works: list[_Work]) -> None:

@@ -1,0 +1,1 @@
+"""Makes the files in tests/golden from the reference implementation."""
