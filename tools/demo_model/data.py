@@ -114,7 +114,7 @@ def collate(examples: list[Example], length: int, tokens_per_batch: int) -> Batc
     labels = np.full((rows, length), -100, np.int64)
     weights = np.zeros((rows, length), np.float32)
     place3 = np.zeros((3, rows, length), np.int32)
-    source = np.full((rows, length), -1, np.int32)
+    target = np.full((slots, MAX_MERGED), rows * length, np.int64)
     patches = np.zeros((slots, MAX_PATCHES, 768), np.uint8)
     sizes = np.zeros(slots, np.int64)
     used = 0
@@ -124,17 +124,15 @@ def collate(examples: list[Example], length: int, tokens_per_batch: int) -> Batc
         labels[row, start:n] = item.completion
         weights[row, start:n] = len(item.completion) ** -0.5
         place3[:, row, :n] = positions(item)
-        image_places = np.flatnonzero(ids[row, :n] == IMAGE_PAD)
-        rows_of_features = []
+        image_places = row * length + np.flatnonzero(ids[row, :n] == IMAGE_PAD)
         for picture, size in zip(item.pictures, item.sizes, strict=True):
             patches[used, : len(picture)] = picture
             sizes[used] = size
-            rows_of_features.append(used * MAX_MERGED + np.arange(len(picture) // 4))
+            merged = len(picture) // 4
+            target[used, :merged], image_places = image_places[:merged], image_places[merged:]
             used += 1
-        if rows_of_features:
-            source[row, image_places] = np.concatenate(rows_of_features)
     place = np.tile(np.arange(length, dtype=np.int32), rows)
-    arrays = (ids.reshape(-1), place3.reshape(3, -1), place, source.reshape(-1), labels.reshape(-1))
+    arrays = (ids.reshape(-1), place3.reshape(3, -1), place, target.reshape(-1), labels.reshape(-1))
     return Batch(*map(torch.from_numpy, (*arrays, weights.reshape(-1), patches, sizes)))
 
 

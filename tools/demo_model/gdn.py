@@ -11,7 +11,10 @@ CHUNK = 64
 
 
 class UnitLowerInverse(torch.autograd.Function):
-    """Inverse of I + A, A strictly lower triangular, by forward substitution; A is (..., C, C) float32."""
+    """Inverse of I + A, A strictly lower triangular, (..., C, C) float32.
+
+    By substitution: a sum of powers of A loses all digits when the keys of a chunk are much alike.
+    """
 
     @staticmethod
     def forward(ctx, a: Tensor) -> Tensor:

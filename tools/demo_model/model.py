@@ -22,18 +22,25 @@ MAX_MERGED = MAX_PATCHES // 4
 
 @attrs.frozen
 class Batch:
-    """One batch.  R rows of L tokens, M pictures."""
+    """One batch: R rows of L tokens, M pictures.
 
-    ids: Tensor  # (R * L) int64
-    positions: Tensor  # (3, R * L) int32
-    place: Tensor  # (R * L) int32: index in the row
-    source: (
-        Tensor  # (R * L) int32: row of the image features (M * MAX_MERGED) that replaces the embedding, or -1
-    )
-    labels: Tensor  # (R * L) int64: the token that follows, -100 where it does not count
-    weights: Tensor  # (R * L) float32: weight in the loss
-    patches: Tensor  # (M, MAX_PATCHES, 768) uint8: [channel][y][x] of each patch, in merge order
-    sizes: Tensor  # (M) int64: index into SIZES
+    ids, labels (R * L) int64; a label is the token that follows, -100 where it does not count
+    positions   (3, R * L) int32
+    place       (R * L) int32: index of the token in its row
+    target      (M * MAX_MERGED) int64: the token whose embedding an image feature replaces, R * L for none
+    weights     (R * L) float32: weight in the loss
+    patches     (M, MAX_PATCHES, 768) uint8: [channel][y][x] of each patch, in merge order
+    sizes       (M) int64: index into SIZES
+    """
+
+    ids: Tensor
+    positions: Tensor
+    place: Tensor
+    target: Tensor
+    labels: Tensor
+    weights: Tensor
+    patches: Tensor
+    sizes: Tensor
 
     def to(self, device: torch.device) -> "Batch":
         return Batch(*(getattr(self, f.name).to(device, non_blocking=True) for f in attrs.fields(Batch)))
@@ -152,8 +159,9 @@ class Vision(nn.Module):
         pixels = patches.float() / 127.5 - 1
         weight = self.patch_embed.proj.weight.sum(2).flatten(1)
         x = fn.linear(pixels, weight, self.patch_embed.proj.bias)
-        table = (self.pos_embed.weight[self.corners] * self.corner_weights[..., None]).sum(2)
-        x = x + table[sizes]
+        table = (self.pos_embed(self.corners) * self.corner_weights[..., None]).sum(2)
+        chosen = fn.one_hot(sizes, len(SIZES)).to(table.dtype) @ table.flatten(1)
+        x = x + chosen.view(x.shape)
         cos, sin = self.cos[sizes].flatten(0, 1), self.sin[sizes].flatten(0, 1)
         mask = torch.where(self.real[sizes], 0.0, -1e9)[:, None, None, :]
         for block in self.blocks:
@@ -209,8 +217,9 @@ class DemoModel(nn.Module):
         text = self.model.language_model
         images = self.model.visual(batch.patches, batch.sizes)
         embedded = text.embed_tokens(batch.ids)
-        source = batch.source.long()
-        inputs = torch.where(source[:, None] >= 0, images[source.clamp(min=0)].to(embedded.dtype), embedded)
+        # Written rather than gathered, so that the backward pass is a gather and meets no repeated index.
+        with_spare = torch.cat([embedded, embedded.new_zeros(1, c.HIDDEN)])
+        inputs = with_spare.index_copy(0, batch.target, images.to(embedded.dtype))[:-1]
         angles = batch.positions[self.axis].T * self.frequencies
         cos, sin = angles.cos(), angles.sin()
         x = inputs
@@ -224,7 +233,7 @@ class DemoModel(nn.Module):
         """States (tokens, hidden) whose logits tell the token two places on."""
         following = torch.cat([inputs[1:], inputs[:1]])
         e, h = self.mtp.pre_fc_norm_embedding(following), self.mtp.pre_fc_norm_hidden(hidden)
-        x = self.mtp.fc(torch.cat([e, h], -1))
+        x = self.mtp.fc(torch.cat([e, h], -1)).float()
         x = self.mtp.layers[0](x, rows, batch.place, *rotation)
         return self.mtp.norm(x)
 
@@ -239,7 +248,6 @@ class DemoModel(nn.Module):
         weights = torch.cat([batch.weights[1:], batch.weights.new_zeros(1)])
         return main, (_cross_entropy(after, head, labels) * weights).sum() / total
 
-    @torch.no_grad()
     def right(self, batch: Batch, rows: int) -> tuple[Tensor, Tensor]:
         """Whether each token's greedy prediction is its label (True where it does not count): main and MTP."""
         head = self.model.language_model.embed_tokens.weight

@@ -1,6 +1,6 @@
 """Trains the demo model within a wall-clock budget.  Needs one CUDA GPU; about 17 minutes on an H200.
 
-    python -m tools.demo_model.train --out DIR --seconds 540 [--resume FILE] [--save FILE] [--decay-from 0.75]
+    python -m tools.demo_model.train --out DIR --seconds 540 [--checkpoint FILE] [--decay-from 0.7]
 
 The learning rate warms up, stays, and falls linearly to zero from `--decay-from` of the budget on (a value of 1 or
 more leaves it up, for a run that is to be resumed).  Every case is drawn anew.  DIR gets the weights as safetensors
@@ -40,9 +40,8 @@ def quantised(name: str, x: Tensor) -> Tensor:
     return (torch.round(blocks * inverse) * scale.half().float()).view_as(x)
 
 
-@torch.no_grad()
 def evaluate(
-    model: DemoModel, examples: list[Example], tokens: int, device: torch.device
+    model: DemoModel, examples: list[Example], tokens: int, device: torch.device, *, fast: bool
 ) -> dict[str, tuple[float, float]]:
     """Share of exact answers, and of right second tokens of the MTP block, for each task.
 
@@ -53,7 +52,9 @@ def evaluate(
     second: dict[str, list[float]] = {}
     for length, batch in grouped(examples, tokens):
         on_device = collate(batch, length, tokens).to(device)
-        main, after = model.right(on_device, tokens // length)
+        # Gradients stay on, since switching them off would compile everything once more.
+        with torch.autocast(device.type, torch.bfloat16, enabled=fast):
+            main, after = model.right(on_device, tokens // length)
         counted = (on_device.labels != -100).view(-1, length)
         rows = main.view(-1, length).all(1).tolist()
         hits = ((after.view(-1, length) & counted).sum(1) / counted.sum(1).clamp(min=1)).tolist()
@@ -68,6 +69,10 @@ class Trainer:
         self.args = args
         self.device = torch.device(args.device)
         self.tokens = args.tokens
+        if self.device.type == "cuda":
+            # One stream for everything, since a graph can only be captured on a stream that is not the default.
+            torch.cuda.set_stream(torch.cuda.Stream())
+            self.pool = torch.cuda.graph_pool_handle()
         torch.manual_seed(args.seed)
         self.model = DemoModel().to(self.device)
         if args.resume:
@@ -92,9 +97,12 @@ class Trainer:
             ]
         else:
             self.optimizers = [
-                Muon(matrices, lr=args.lr, weight_decay=args.decay),
+                Muon(matrices, lr=args.muon_lr, weight_decay=args.decay),
                 torch.optim.AdamW(rest, lr=args.lr, betas=(0.9, 0.98), weight_decay=0.0, fused=fused),
             ]
+        for optimizer in self.optimizers:
+            for group in optimizer.param_groups:
+                group["peak"] = group["lr"]
         self.params = list(named.values())
         for p in self.params:
             p.grad = torch.zeros_like(p)
@@ -103,6 +111,24 @@ class Trainer:
         self.mix = torch.tensor([SHARES[n] for n in NAMES]).share_memory_()
         self.graphs: dict[int, tuple[torch.cuda.CUDAGraph, Batch, Tensor]] = {}
         self.step_count = 0
+        if args.checkpoint and args.checkpoint.exists():
+            self.load(args.checkpoint)
+
+    def save(self, path: Path) -> None:
+        """Everything a later run needs to go on from here."""
+        optimizers = [o.state_dict() for o in self.optimizers]
+        state = {"model": self.model.state_dict(), "average": self.average, "optimizers": optimizers}
+        torch.save(state | {"mix": self.mix, "step": self.step_count}, path)
+
+    def load(self, path: Path) -> None:
+        state = torch.load(path, map_location=self.device)
+        self.model.load_state_dict(state["model"])
+        for name, x in self.average.items():
+            x.copy_(state["average"][name].detach())
+        self.mix.copy_(state["mix"])
+        self.step_count = state["step"]
+        for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(saved)
 
     def forward_backward(self, batch: Batch, rows: int) -> Tensor:
         torch._foreach_zero_(self.grads)
@@ -119,14 +145,11 @@ class Trainer:
             return self.forward_backward(batch.to(self.device), rows)
         if length not in self.graphs:
             static = batch.to(self.device)
-            stream = torch.cuda.Stream()
-            stream.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(stream):
-                for _ in range(2):
-                    self.forward_backward(static, rows)
-            torch.cuda.current_stream().wait_stream(stream)
+            for _ in range(2):
+                self.forward_backward(static, rows)
+            torch.cuda.synchronize()
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
+            with torch.cuda.graph(graph, pool=self.pool, stream=torch.cuda.current_stream()):
                 losses = self.forward_backward(static, rows)
             self.graphs[length] = (graph, static, losses)
         graph, static, losses = self.graphs[length]
@@ -147,16 +170,17 @@ class Trainer:
         rate = self.rate(fraction)
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
-                group["lr"] = self.args.lr * rate
+                group["lr"] = group["peak"] * rate
             optimizer.step()
         keep = min(0.995, (1 + self.step_count) / (10 + self.step_count))
-        torch._foreach_lerp_(list(self.average.values()), self.params, 1 - keep)
+        with torch.no_grad():
+            torch._foreach_lerp_(list(self.average.values()), self.params, 1 - keep)
         self.step_count += 1
         return torch.cat([losses, norm[None]])
 
     def averaged(self, quantise: bool) -> DemoModel:
         """A copy with the averaged weights, rounded as the files will hold them if `quantise`."""
-        model = DemoModel().to(self.device).eval()
+        model = DemoModel().to(self.device)
         with torch.no_grad():
             for name, p in model.named_parameters():
                 p.copy_(quantised(name, self.average[name]) if quantise else self.average[name])
@@ -180,7 +204,9 @@ def final_report(trainer: Trainer, cases: int, quantise: bool) -> dict[str, obje
     torch.set_float32_matmul_precision("highest")
     layers.set_compiling(False)
     model = trainer.averaged(quantise)
-    result = evaluate(model, [e for part in drawn for e in part], trainer.tokens, trainer.device)
+    examples = [e for part in drawn for e in part]
+    with torch.no_grad():
+        result = evaluate(model, examples, trainer.tokens, trainer.device, fast=False)
     for task, (exact, second) in result.items():
         print(
             f"{task:18s} {100 * exact:6.2f} goal {100 * GOALS[task]:.0f}  mtp {100 * second:5.1f}"
@@ -219,8 +245,11 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=540)
     parser.add_argument("--steps", type=int, default=10**9)
     parser.add_argument("--resume", type=Path, nargs="*", default=[])
-    parser.add_argument("--save", type=Path, help="also keep the newest unaveraged weights here")
-    parser.add_argument("--lr", type=float, default=1.5e-3)
+    parser.add_argument(
+        "--checkpoint", type=Path, help="go on from this file if it exists; it is written at the end"
+    )
+    parser.add_argument("--lr", type=float, default=2e-3, help="AdamW: vectors, embeddings, convolutions")
+    parser.add_argument("--muon-lr", type=float, default=3e-3, help="Muon: matrices")
     parser.add_argument("--decay", type=float, default=0.02, help="weight decay of the matrices")
     parser.add_argument("--decay-from", type=float, default=0.7)
     parser.add_argument("--warmup", type=int, default=150)
@@ -275,7 +304,7 @@ def main() -> None:
             )
             recent, waited, marked = [], 0.0, time.monotonic()
         if dev and time.monotonic() - last_eval > args.every:
-            result = evaluate(trainer.averaged(False), dev, args.tokens, trainer.device)
+            result = evaluate(trainer.averaged(False), dev, args.tokens, trainer.device, fast=True)
             trainer.remix(result)
             print(
                 f"dev at {time.monotonic() - began:.0f} s step {trainer.step_count}: {table(result)}",
@@ -285,8 +314,9 @@ def main() -> None:
             last_eval = time.monotonic()
     print(f"trained {trainer.step_count} steps in {time.monotonic() - began:.0f} s", flush=True)
     save(trainer, args.out)
-    if args.save:
-        save_file({n: p.detach() for n, p in trainer.model.named_parameters()}, args.save)
+    if args.checkpoint:
+        trainer.save(args.checkpoint)
+    del loader
     if args.cases:
         report = final_report(trainer, args.cases, quantise=True) | {"steps": trainer.step_count}
         (args.out / "report.json").write_text(json.dumps(report, indent=1))
