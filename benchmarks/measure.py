@@ -31,7 +31,7 @@ class Result:
     value: float
     unit: str
     loop_ms: float
-    """Milliseconds of :func:`python_loop` around the runs; about 20 on a 2024 server core."""
+    """Milliseconds of :func:`python_loop` around the runs."""
     quiet_runs: int = RUNS
     """How many of the five runs were quiet. Fewer than five: measure again on an idle machine."""
     goal: float | None = None

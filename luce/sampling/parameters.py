@@ -32,6 +32,10 @@ def _pairs(
     return tuple((token, bias) for token, bias in items)
 
 
+def _ids(value: Iterable[int]) -> tuple[int, ...]:
+    return tuple(value)
+
+
 def _random_seed() -> int:
     return secrets.randbits(63)
 
@@ -58,10 +62,10 @@ class SamplingParams:
     """Any signed 64-bit integer, 0 included; None until :meth:`with_seed`."""
     min_tokens: int = 0
     """End-of-sequence and stop ids cannot be sampled before so many tokens were generated."""
-    stop_token_ids: tuple[int, ...] = attrs.field(default=(), converter=tuple)
+    stop_token_ids: tuple[int, ...] = attrs.field(default=(), converter=_ids)
     ignore_eos: bool = False
     """An end-of-sequence token does not end the answer. It is not masked."""
-    eos_token_ids: tuple[int, ...] = attrs.field(default=(), converter=tuple)
+    eos_token_ids: tuple[int, ...] = attrs.field(default=(), converter=_ids)
     """The model's, set by the server."""
     max_tokens: int | None = None
     """Most generated tokens; None is up to the end of the context."""

@@ -57,6 +57,17 @@ def test_top_ids(x: npt.NDArray[np.float64], k: int) -> None:
     assert top_ids(x, k).tolist() == sorted(range(len(x)), key=lambda i: (-x[i], i))[:k]
 
 
+@pytest.mark.parametrize("n", [64, 65, 1000, 4096, 5003])
+@pytest.mark.parametrize("levels", [1, 3, 50, 10**6])
+def test_top_ids_of_long_rows(n: int, levels: int) -> None:
+    """The bound from group maxima keeps every tie and loses nothing, wherever the best values lie."""
+    random = np.random.default_rng(n + levels)
+    x = random.integers(0, levels, n).astype(np.float32)
+    for row in (x, np.sort(x), -np.sort(x), np.where(np.arange(n) >= n - 3, np.float32(1e9), x)):
+        for k in (1, 2, 20, 70):
+            assert top_ids(row, k).tolist() == sorted(range(n), key=lambda i: (-row[i], i))[:k]
+
+
 def test_keep_by_hand() -> None:
     x = np.log(np.array([0.1, 0.4, 0.2, 0.3]))
     off = {"min_p": 0.0, "top_k": 0, "top_p": 1.0}
