@@ -154,7 +154,7 @@ async def serving(engine: FakeEngine, **options: Any) -> AsyncIterator[Service]:
 async def settled(service: Service) -> None:
     """Until every request is gone."""
     while service.requests:
-        await trio.sleep(0.001)
+        await service._forgotten.park()
 
 
 def check_clean(service: Service, engine: FakeEngine) -> None:

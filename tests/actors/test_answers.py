@@ -211,9 +211,9 @@ async def test_queued_encodes_of_cancelled_requests_never_run() -> None:
 async def test_what_can_never_fit_is_refused_at_once_with_the_numbers() -> None:
     engine = FakeEngine(fake_capabilities(max_context=64, num_blocks=3), mode=Mode.INLINE)
     async with serving(engine) as service:
-        with pytest.raises(RequestError, match="60 tokens and max_tokens is 10.*context of 64"):
+        with pytest.raises(RequestError, match=r"60 tokens and max_tokens is 10.*context of 64"):
             service.submit(ask(1, rows=60, tokens=10))
-        with pytest.raises(RequestError, match="needs 60 rows.*the whole pool has 48"):
+        with pytest.raises(RequestError, match=r"needs 60 rows.*the whole pool has 48"):
             service.submit(ask(1, rows=50, tokens=10))
         assert (await read(service.submit(ask(1, rows=38, tokens=10)))).end.reason == "length"
 
