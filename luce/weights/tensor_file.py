@@ -110,7 +110,19 @@ class MappedTensors:
         info = self.info(name)
         if info.format not in formats.LOADABLE:
             raise ModelFileError(self.path, unsupported_format(info), tensor=name)
-        return formats.decode(info.format, self.raw(name), info.shape)
+        loaded = formats.decode(info.format, self.raw(name), info.shape)
+        self._give_pages_back(info)
+        return loaded
+
+    def _give_pages_back(self, info: TensorInfo) -> None:
+        """The tensor's file pages leave this process (not the page cache): loading takes the arrays' memory only."""
+        base: Any = self.data.base
+        mapped = base.obj if isinstance(base, memoryview) else base
+        page = mmap.PAGESIZE
+        start = -(-info.offset // page) * page
+        length = (info.offset + info.nbytes) // page * page - start
+        if length > 0 and isinstance(mapped, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+            mapped.madvise(mmap.MADV_DONTNEED, start, length)
 
 
 def unsupported_format(info: TensorInfo) -> str:
