@@ -20,7 +20,7 @@ import select
 import socket
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import trio
 from hypercorn.config import Config
@@ -75,7 +75,7 @@ class _Connection(TCPServer):
     """One client's connection."""
 
     async def run(self) -> None:
-        stream: trio.SocketStream = self.stream
+        stream = cast(trio.SocketStream, self.stream)
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(_watch, stream, nursery.cancel_scope)

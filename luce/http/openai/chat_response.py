@@ -113,7 +113,8 @@ class ChatWriter:
         self._tokenizer = model.tokenizer
         self._prompt_tokens = handle.prompt_tokens
         self._model = model.name
-        self._fingerprint: str | None = getattr(model.engine, "fingerprint", None)
+        fingerprint = getattr(model.engine, "fingerprint", None)
+        self._fingerprint = None if fingerprint is None else str(fingerprint)
         self._logprobs: list[TokenLogprob] = []
         self.completion_tokens = 0
 

@@ -17,11 +17,11 @@ from luce.engines.loaded import LoadedModel
 from luce.errors import RequestError
 from luce.http.json_body import decode_object, typed
 from luce.http.openai.chat_request import ChatRequest
-from luce.http.openai.images import decode_data_url, find_images
-from luce.http.openai.messages import template_messages
+from luce.http.openai.images import picture_bytes
 from luce.http.openai.unsupported import refuse_unsupported
 from luce.http.options import HttpOptions
 from luce.sampling.parameters import SamplingParams, parse_logit_bias
+from luce.text.messages import normalise
 
 __all__ = ["ChatJob", "answer_room", "prepare_chat"]
 
@@ -55,21 +55,26 @@ def prepare_chat(body: bytes, model: LoadedModel, options: HttpOptions) -> ChatJ
     request = typed(raw, ChatRequest)
     check_model(request.model, model, options)
     refuse_unsupported(request)
-    messages = template_messages(raw["messages"])
+    conversation = normalise(raw["messages"])
     field, wanted = _wanted_tokens(request)
     params = _sampling(request, model)
     params.validate(model.tokenizer.num_token_ids)
     stop = _stop_strings(request.stop)
 
-    found = find_images(request.messages, options.max_images)
-    if found and not model.engine.capabilities.images:
-        raise RequestError(f"the model {model.name} does not read pictures", field=found[0].field)
+    references = conversation.images
+    if references and not model.engine.capabilities.images:
+        raise RequestError(f"the model {model.name} does not read pictures", field=references[0].field)
     images = tuple(
-        model.preparer.prepare_image(decode_data_url(image, options.max_image_bytes), field=image.field)
-        for image in found
+        model.preparer.prepare_image(data, field=reference.field)
+        for reference, data in zip(
+            references, picture_bytes(references, options.max_images, options.max_image_bytes), strict=True
+        )
     )
     prompt = model.preparer.build(
-        messages, images, tools=raw.get("tools") or None, template_kwargs=request.chat_template_kwargs
+        conversation.messages,
+        images,
+        tools=raw.get("tools") or None,
+        template_kwargs=request.chat_template_kwargs,
     )
     room = answer_room(len(prompt.token_ids), wanted, field, model.engine.capabilities.max_context)
     params = attrs.evolve(params, max_tokens=room).with_seed()

@@ -1,0 +1,190 @@
+"""From a path to a :class:`LoadedModel`: files, configuration, memory plan, weights, engine, text and vision.
+
+Everything that can be wrong is found in the order of its cost: headers and configuration, tokenizer and template,
+the memory plan against what the machine has, and only then the weights.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import attrs
+
+from luce.compute.host_memory import available_bytes
+from luce.engines.loaded import GenerationDefaults, LoadedModel
+from luce.engines.qwen35.config import Qwen35Config
+from luce.engines.qwen35.engine import Qwen35Engine
+from luce.engines.qwen35.loading import LoadProgress, check_tensors, load_config, load_weights
+from luce.engines.qwen35.memory import MemoryOptions, MemoryPlan, check_budget, plan_memory
+from luce.engines.qwen35.prompt import PromptBuilder
+from luce.errors import ConfigError, ModelFileError
+from luce.text.chat_template import ChatTemplate
+from luce.text.tokenizer import Tokenizer
+from luce.vision.preprocess import Preprocessor
+from luce.weights.model_files import FileForm, ModelFiles, resolve_model
+
+__all__ = ["LoadOptions", "OpenedModel", "demo_model", "load_engine", "load_model", "open_model"]
+
+DEFAULT_SLOTS = 4
+DEFAULT_CONTEXT = 8192
+"""Longest sequence unless told otherwise, where the model allows it: memory grows with it."""
+
+
+@attrs.frozen
+class LoadOptions:
+    """What the operator chooses about a model."""
+
+    mmproj: Path | None = None
+    name: str | None = None
+    """Served model name; None: the files' own."""
+    slots: int = DEFAULT_SLOTS
+    context: int | None = None
+    """Tokens of prompt and answer; None: the model's limit, at most :data:`DEFAULT_CONTEXT`."""
+    block_size: int = 32
+    num_blocks: int | None = None
+    """KV blocks; None: enough for every slot at full context."""
+    max_memory: int | None = None
+    """Bytes that the model may take; None: what the machine has free."""
+
+
+@attrs.frozen(eq=False)
+class OpenedModel:
+    """A model whose files are known to be good and to fit; its weights are not loaded yet."""
+
+    files: ModelFiles
+    config: Qwen35Config
+    tokenizer: Tokenizer | None
+    template: ChatTemplate | None
+    plan: MemoryPlan
+    file_bytes: int
+    """Bytes of weights to read."""
+    name: str
+    context: int
+
+    @property
+    def prompts(self) -> PromptBuilder:
+        preprocessor = Preprocessor(self.files.preprocessor) if self.files.preprocessor is not None else None
+        return PromptBuilder(
+            tokenizer=self.tokenizer,
+            template=self.template,
+            config=self.config,
+            preprocessor=preprocessor if self.config.vision is not None else None,
+        )
+
+    @property
+    def defaults(self) -> GenerationDefaults:
+        """What the files recommend. A recommendation not to sample is temperature 0."""
+        given = self.files.generation
+        hugging_face = self.files.form is FileForm.HUGGING_FACE
+        said = {
+            name: getattr(given, name)
+            for name in ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
+            if getattr(given, name) is not None
+        }
+        if given.do_sample is False:
+            said["temperature"] = 0.0
+        if not said:
+            return GenerationDefaults()
+        return GenerationDefaults(
+            **said, source="generation_config.json" if hugging_face else "the GGUF's metadata"
+        )
+
+
+def demo_model() -> Path:
+    """The bundled model.
+
+    Raises:
+        ModelFileError: this copy of luce came without it.
+    """
+    folder = Path(__file__).parent.parent / "demo" / "model"
+    if not any(folder.glob("*.gguf")):
+        raise ModelFileError(folder, "the bundled model is not here; name a model")
+    return folder
+
+
+def open_model(path: str | os.PathLike[str], options: LoadOptions, *, chat: bool = True) -> OpenedModel:
+    """Check everything about a model that can be checked without loading it.
+
+    Args:
+        chat: a tokenizer and a chat template are needed (`luce logits` does without).
+
+    Raises:
+        ModelFileError: a file is missing, malformed or not of a kind that luce serves.
+        ConfigError: a flag does not fit the model or the machine.
+    """
+    files = resolve_model(path, options.mmproj)
+    config = load_config(files)
+    context = _context(options, config)
+    memory = MemoryOptions(
+        slots=options.slots, context=context, block_size=options.block_size, num_blocks=options.num_blocks
+    )
+    file_bytes = check_tensors(files, config)
+    plan = plan_memory(config, memory)
+    _check_fits(config, plan, options)
+    tokenizer = template = None
+    if chat or files.tokenizer is not None:
+        tokenizer = Tokenizer(files.require_tokenizer())
+    if tokenizer is not None and files.chat_template is not None:
+        template = ChatTemplate(files.chat_template, tokenizer)
+    elif chat:
+        raise ModelFileError(files.path, "has no chat template")
+    return OpenedModel(
+        files=files,
+        config=config,
+        tokenizer=tokenizer,
+        template=template,
+        plan=plan,
+        file_bytes=file_bytes,
+        name=options.name or files.name,
+        context=context,
+    )
+
+
+def load_engine(opened: OpenedModel, progress: Callable[[LoadProgress], None] | None = None) -> Qwen35Engine:
+    """Load the weights and start the engine.
+
+    Raises:
+        ModelFileError: a tensor cannot be read, or memory ran out.
+        DeviceError: this machine does not keep the exactness promise.
+    """
+    plan = opened.plan.options
+    return Qwen35Engine(
+        opened.config,
+        load_weights(opened.files, opened.config, progress),
+        num_slots=plan.slots,
+        num_blocks=plan.blocks,
+        block_size=plan.block_size,
+        max_context=opened.context,
+        num_token_ids=opened.tokenizer.num_token_ids if opened.tokenizer is not None else None,
+    )
+
+
+def load_model(opened: OpenedModel, progress: Callable[[LoadProgress], None] | None = None) -> LoadedModel:
+    """The model as a service takes it. ``opened`` must have been opened for chat. Raises as :func:`load_engine`."""
+    assert opened.tokenizer is not None, "opened without a tokenizer"
+    return LoadedModel(
+        name=opened.name,
+        engine=load_engine(opened, progress),
+        tokenizer=opened.tokenizer,
+        preparer=opened.prompts,
+        eos_token_ids=opened.config.eos_token_ids,
+        defaults=opened.defaults,
+        created=int(opened.files.config_path.stat().st_mtime),
+    )
+
+
+def _context(options: LoadOptions, config: Qwen35Config) -> int:
+    longest = config.text.max_positions
+    if options.context is None:
+        return min(longest, DEFAULT_CONTEXT)
+    if options.context > longest:
+        raise ConfigError(f"{options.context} is over the model's own limit of {longest}", flag="--context")
+    return options.context
+
+
+def _check_fits(config: Qwen35Config, plan: MemoryPlan, options: LoadOptions) -> None:
+    budget = options.max_memory if options.max_memory is not None else available_bytes()
+    if budget is not None:
+        check_budget(config, plan, budget)
