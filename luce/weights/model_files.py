@@ -32,6 +32,9 @@ from luce.weights.tensor_file import TensorFile
 __all__ = ["FileForm", "ModelFiles", "resolve_model"]
 
 
+MAX_NAME_CHARS = 200
+
+
 class FileForm(enum.Enum):
     HUGGING_FACE = "safetensors"
     GGUF = "GGUF"
@@ -120,10 +123,9 @@ def _gguf(path: Path, text_path: Path, mmproj: str | os.PathLike[str] | None) ->
     text = open_gguf_parts(text_path)
     vision_path = _explicit_mmproj(Path(mmproj)) if mmproj is not None else _sibling_mmproj(text_path)
     vision = open_gguf_parts(vision_path) if vision_path is not None else None
-    name = text.metadata.get("general.name")
     return ModelFiles(
         path=path,
-        name=name if isinstance(name, str) and name.strip() else text_path.stem,
+        name=_shown_name(text.metadata.get("general.name"), text_path.stem),
         form=FileForm.GGUF,
         text=text,
         mmproj=vision,
@@ -134,6 +136,12 @@ def _gguf(path: Path, text_path: Path, mmproj: str | os.PathLike[str] | None) ->
         generation=gguf_generation(text),
         preprocessor=gguf_preprocessor(vision) if vision is not None else None,
     )
+
+
+def _shown_name(found: object, fallback: str) -> str:
+    """``general.name`` where it is a short printable text: it goes into logs and answers."""
+    usable = isinstance(found, str) and found.strip() and len(found) <= MAX_NAME_CHARS and found.isprintable()
+    return str(found).strip() if usable else fallback
 
 
 def is_mmproj(metadata: dict[str, Any]) -> bool:

@@ -11,6 +11,7 @@ import pytest
 from luce.errors import ConfigError, LuceError, ModelFileError
 from luce.weights.model_files import FileForm, resolve_model
 from luce.weights.sources import MAX_TEMPLATE_CHARS
+from tests.weights.gguf_writers import gguf_metadata
 from tests.weights.tiny_tokenizer import CHAT_TEMPLATE, MERGES, NUM_TOKENS, TOKEN_IDS
 from tests.weights.writers import TinyShape, random_model, write_gguf, write_hf
 
@@ -190,3 +191,12 @@ def test_split_parts_count_as_one_model(tmp_path: Path) -> None:
     path = write_gguf(tmp_path, random_model(TinyShape(vision=False)))
     path.rename(tmp_path / "m-00001-of-00002.gguf")
     assert "m-00002-of-00002.gguf: does not exist" in refusal(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"), [(" A b ", "A b"), ("", "model"), ("a\nb", "model"), ("x" * 201, "model")]
+)
+def test_only_short_printable_names_are_shown(name: str, shown: str, tmp_path: Path) -> None:
+    model = random_model(TinyShape(vision=False))
+    write_gguf(tmp_path, model, metadata=gguf_metadata(model) | {"general.name": name})
+    assert resolve_model(tmp_path).name == shown
