@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import attrs
 import numpy as np
@@ -27,7 +27,7 @@ from luce.engines.seam import PatchImage
 from luce.errors import DeviceError, LuceError
 from luce.trace.events import EventStream
 
-__all__ = ["Encoder"]
+__all__ = ["Encode", "Encoder", "on_worker_thread"]
 
 log = logging.getLogger("luce.encoder")
 
@@ -54,16 +54,29 @@ class EncoderGuards:
         return job is not None and job.request is self._encoder.sender
 
 
+Encode = Callable[[PatchImage], Awaitable[npt.NDArray[np.float32]]]
+
+
+def on_worker_thread(encode: Callable[[PatchImage], npt.NDArray[np.float32]]) -> Encode:
+    """Run a blocking ``encode`` on a thread that no one else uses."""
+    limiter = trio.CapacityLimiter(1)
+
+    async def run(image: PatchImage) -> npt.NDArray[np.float32]:
+        return await trio.to_thread.run_sync(encode, image, limiter=limiter)
+
+    return run
+
+
 class Encoder:
     """Args:
-    encode: the engine's `encode`; blocks, runs on a worker thread.
+    encode: a picture's rows; awaited one picture at a time.
     mailbox: read by this actor alone.
     events: the event stream.
     """
 
     def __init__(
         self,
-        encode: Callable[[PatchImage], npt.NDArray[np.float32]],
+        encode: Encode,
         mailbox: Mailbox[ToEncoder],
         events: EventStream,
     ) -> None:
@@ -76,7 +89,6 @@ class Encoder:
         self.images_encoded = 0
         self.seconds_encoding = 0.0
         self._result: npt.NDArray[np.float32] | LuceError | None = None
-        self._limiter = trio.CapacityLimiter(1)
         self.stopped = trio.Event()
 
     async def run(self) -> None:
@@ -126,7 +138,7 @@ class Encoder:
         image = job.request.submission.images[job.image]
         started = trio.current_time()
         try:
-            self._result = await trio.to_thread.run_sync(self._encode, image, limiter=self._limiter)
+            self._result = await self._encode(image)
             event = "image.done"
         except LuceError as error:
             self._result, event = error, "image.failed"

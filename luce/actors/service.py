@@ -11,7 +11,7 @@ import itertools
 import trio
 
 from luce.actors.answer import AnswerText
-from luce.actors.encoder import Encoder
+from luce.actors.encoder import Encode, Encoder, on_worker_thread
 from luce.actors.mailbox import Mailbox, Turn
 from luce.actors.messages import ToEncoder, ToLoop
 from luce.actors.options import ServiceOptions
@@ -39,9 +39,13 @@ class Service:
     """Args:
     model: loaded and ready.
     options: what the operator set.
+    encode: how pictures are encoded without holding up trio; None is the engine's `encode` on a worker thread.
+        Simulations pass one that takes its time on trio's clock.
     """
 
-    def __init__(self, model: LoadedModel, options: ServiceOptions | None = None) -> None:
+    def __init__(
+        self, model: LoadedModel, options: ServiceOptions | None = None, encode: Encode | None = None
+    ) -> None:
         self.model = model
         self.options = options or ServiceOptions()
         self.events = EventStream(trio.current_time)
@@ -56,13 +60,15 @@ class Service:
             turn=turn,
             timers=self.timers,
             events=self.events,
-            loop=Mailbox[ToLoop](turn, turn.lot),
+            loop=Mailbox[ToLoop](turn, turn.waker),
             encoder=Mailbox[ToEncoder](turn),
             request_chart=load_chart("request"),
             forget=self._forget,
         )
         self.loop = StepLoop(model.engine, self._wiring)
-        self.encoder = Encoder(model.engine.encode, self._wiring.encoder, self.events)
+        self.encoder = Encoder(
+            encode or on_worker_thread(model.engine.encode), self._wiring.encoder, self.events
+        )
         self._orders = itertools.count()
         self._requests_nursery: trio.Nursery | None = None
         self._everything: trio.CancelScope | None = None

@@ -21,7 +21,7 @@ from itertools import islice
 import attrs
 import trio
 
-from luce.actors.mailbox import Mailbox
+from luce.actors.mailbox import Mailbox, Waker
 from luce.actors.messages import ChunkDone, Plain, QueueExpired, SlotGranted, StepFailed, Token, ToLoop
 from luce.actors.request import Request
 from luce.actors.wiring import Wiring
@@ -101,7 +101,7 @@ class StepLoop:
         self._retiring: set[int] = set()
         """Slots whose request has ended while a step held a row of it."""
         self._wiring = wiring
-        self._launched = trio.lowlevel.ParkingLot()
+        self._launched = Waker()
         self._landed = False
         """The oldest step in flight is done and not yet taken up: the device's mailbox, one bit wide."""
         self._number = 0
@@ -130,7 +130,7 @@ class StepLoop:
                     self._feed("step.done")
                 else:
                     if not self.mailbox:
-                        await self._wiring.turn.lot.park()
+                        await self._wiring.turn.waker.sleep()
                     self._read_mail()
             nursery.cancel_scope.cancel()
         self.mailbox.close()
@@ -140,7 +140,7 @@ class StepLoop:
         turn = self._wiring.turn
         self._read_mail()
         while turn.pending:
-            await turn.lot.park()
+            await turn.waker.sleep()
             self._read_mail()
 
     def _read_mail(self) -> None:
@@ -245,7 +245,7 @@ class StepLoop:
         for segment, request in zip(segments, requests, strict=True):
             request.next_row = segment.start + segment.count
         self.flights.append(Flight(step, self.engine.launch(step), requests))
-        self._launched.unpark_all()
+        self._launched.wake()
         metrics = self.metrics
         metrics.steps += 1
         metrics.rows += step.num_rows
@@ -259,12 +259,12 @@ class StepLoop:
         seen: Flight | None = None
         while True:
             if not self.flights or self.flights[0] is seen:
-                await self._launched.park()
+                await self._launched.sleep()
                 continue
             seen = self.flights[0]
             await trio.lowlevel.wait_readable(seen.ticket.fd)
             self._landed = True
-            self._wiring.turn.lot.unpark_all()
+            self._wiring.turn.waker.wake()
 
     def _hand_out(self) -> None:
         """Collect the oldest step and send every lane its part."""
@@ -278,7 +278,7 @@ class StepLoop:
             outcomes = result.outcomes
             self.metrics.device_seconds += result.seconds
         self.flights.popleft()
-        self._launched.unpark_all()
+        self._launched.wake()
         for segment, request, outcome in zip(flight.plan.segments, flight.requests, outcomes, strict=True):
             self._hand_to(request, segment, outcome)
         for slot in sorted(self._retiring):

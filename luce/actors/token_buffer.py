@@ -10,8 +10,8 @@ from collections import deque
 from collections.abc import Callable
 
 import attrs
-import trio
 
+from luce.actors.mailbox import Waker
 from luce.engines.seam import SampledToken
 from luce.errors import LuceError
 
@@ -52,12 +52,12 @@ class TokenBuffer:
         self._items: deque[Delta] = deque()
         self._end: End | None = None
         self._full = False
-        self._lot = trio.lowlevel.ParkingLot()
+        self._waker = Waker()
 
     def put(self, delta: Delta) -> bool:
         """Add a piece; True when this made the buffer full."""
         self._items.append(delta)
-        self._lot.unpark()
+        self._waker.wake()
         if not self._full and len(self._items) >= self._limit:
             self._full = True
             return True
@@ -67,7 +67,7 @@ class TokenBuffer:
         """Close the answer. Exactly once; later calls are a bug."""
         assert self._end is None, "an answer ended twice"
         self._end = end
-        self._lot.unpark()
+        self._waker.wake()
 
     @property
     def ended(self) -> bool:
@@ -78,7 +78,7 @@ class TokenBuffer:
         while not self._items:
             if self._end is not None:
                 return self._end
-            await self._lot.park()
+            await self._waker.sleep()
         delta = self._items.popleft()
         if self._full and len(self._items) <= self._limit // 2:
             self._full = False

@@ -86,7 +86,8 @@ class SlotSpec:
     """
 
     token_ids: npt.NDArray[np.int32]
-    """[T] prompt ids; the ids inside image spans are the image pad id."""
+    """[T] ids to prefill; inside image spans the image pad id. After a recompute the last ``num_generated`` of them
+    are the answer so far."""
     positions: npt.NDArray[np.int32]
     """[3, T] M-RoPE positions (t, h, w) of the prompt."""
     rope_delta: int
@@ -98,6 +99,8 @@ class SlotSpec:
     spans: tuple[ImageSpan, ...] = ()
     image_rows: list[npt.NDArray[np.float32] | None] = attrs.field(factory=list)
     """Per image [length, hidden] or None while not encoded."""
+    num_generated: int = 0
+    """How many of ``token_ids`` are generated tokens (they count as such for penalties and ``min_tokens``)."""
 
 
 @attrs.frozen
@@ -185,7 +188,7 @@ class Capabilities:
 
 
 class Ticket(Protocol):
-    """A launched step. ``fd`` becomes readable when it is done (an eventfd; the collector reads it empty)."""
+    """A launched step. ``fd``, an eventfd, becomes readable when it is done; :meth:`Engine.collect` reads it empty."""
 
     @property
     def number(self) -> int: ...
