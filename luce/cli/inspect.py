@@ -5,16 +5,39 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Annotated
 
+from cyclopts import Parameter
 from rich.console import Console
 
+from luce.cli.flags import ConfigFlags, ModelFlags, ModelPath
+from luce.engines.load_model import DEFAULT_CONTEXT, demo_model
 from luce.engines.qwen35.config import Qwen35Config
 from luce.engines.qwen35.loading import check_tensors, load_config
 from luce.engines.qwen35.memory import MemoryOptions, format_bytes, plan_memory
 from luce.weights.model_files import ModelFiles, resolve_model
 from luce.weights.tensor_file import TensorFile
 
-__all__ = ["describe", "inspect_model"]
+__all__ = ["describe", "inspect", "inspect_model"]
+
+
+def inspect(
+    model: ModelPath = None,
+    /,
+    *,
+    tensors: Annotated[bool, Parameter(negative="", help="List every tensor as well.")] = False,
+    model_flags: ModelFlags = ModelFlags(),  # noqa: B008 - frozen
+    config: ConfigFlags = ConfigFlags(),  # noqa: B008
+) -> None:
+    """Show what a model's files hold and what serving them takes. Reads headers only."""
+    found = load_config(resolve_model(path := model or demo_model(), model_flags.mmproj))
+    options = MemoryOptions(
+        slots=model_flags.slots,
+        context=model_flags.context or min(found.text.max_positions, DEFAULT_CONTEXT),
+        block_size=model_flags.block_size,
+        num_blocks=model_flags.blocks,
+    )
+    inspect_model(path, model_flags.mmproj, options, Console(soft_wrap=True), tensors=tensors)
 
 
 def inspect_model(

@@ -1,0 +1,132 @@
+"""Flags that commands share, in the groups that `--help` shows. Each is also an environment variable and a TOML key.
+
+Checked here, where they are read; the options they become are checked no further.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import attrs
+from cyclopts import Group, Parameter, Token
+from cyclopts.validators import Number
+
+__all__ = ["ConfigFlags", "LogFlags", "ModelFlags", "ModelPath", "parse_bytes"]
+
+MODEL = Group("Model", sort_key=1)
+GENERAL = Group("General", sort_key=9)
+
+AT_LEAST_1 = Number(gte=1)
+POSITIVE = Number(gt=0)
+
+_SIZE = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[KMGT]?)(?P<binary>i?)B?", re.I)
+_POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
+
+ModelPath = Annotated[
+    Path | None,
+    Parameter(
+        help="Directory with config.json and safetensors, or a .gguf file. Without it: the bundled demo model."
+    ),
+]
+
+
+def parse_bytes(text: str) -> int:
+    """A number of bytes: ``8GiB``, ``500MB``, ``1048576``. ``M`` alone is binary.
+
+    Raises:
+        ValueError: not a size.
+    """
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(f"{text!r} is no size; write it as 8GiB or 500MB")
+    decimal = text.strip().upper().endswith("B") and not match["binary"]
+    base = 1000 if decimal else 1024
+    return int(float(match["number"]) * base ** _POWERS[match["unit"].upper()])
+
+
+def _size(kind: Any, tokens: Sequence[Token]) -> int:
+    return parse_bytes(tokens[0].value)
+
+
+Size = Annotated[int | None, Parameter(converter=_size, n_tokens=1, accepts_keys=False)]
+
+
+@Parameter(name="*")
+@attrs.frozen
+class ModelFlags:
+    """What is loaded, and how much memory it gets."""
+
+    mmproj: Annotated[
+        Path | None, Parameter(group=MODEL, help="Vision tower of a GGUF model; found beside it by itself.")
+    ] = None
+    name: Annotated[
+        str | None,
+        Parameter(group=MODEL, help="Model name that requests use; the files' own name by default."),
+    ] = None
+    slots: Annotated[
+        int,
+        Parameter(group=MODEL, validator=AT_LEAST_1, help="Requests that run at once; more wait in a queue."),
+    ] = 4
+    context: Annotated[
+        int | None,
+        Parameter(
+            group=MODEL,
+            validator=AT_LEAST_1,
+            help="Longest sequence in tokens, prompt and answer; by default the model's own limit, at most 8192.",
+        ),
+    ] = None
+    block_size: Annotated[
+        int, Parameter(group=MODEL, validator=AT_LEAST_1, help="Tokens in one block of key/value memory.")
+    ] = 32
+    blocks: Annotated[
+        int | None,
+        Parameter(
+            group=MODEL,
+            validator=AT_LEAST_1,
+            help="Blocks of key/value memory; by default enough for every slot at full context.",
+        ),
+    ] = None
+    max_memory: Annotated[
+        Size, Parameter(group=MODEL, help="Memory that the model may take, as 8GiB; by default what is free.")
+    ] = None
+
+    def options(self) -> Any:
+        """:class:`luce.engines.load_model.LoadOptions` of these flags."""
+        from luce.engines.load_model import LoadOptions
+
+        return LoadOptions(
+            mmproj=self.mmproj,
+            name=self.name,
+            slots=self.slots,
+            context=self.context,
+            block_size=self.block_size,
+            num_blocks=self.blocks,
+            max_memory=self.max_memory,
+        )
+
+
+@Parameter(name="*")
+@attrs.frozen
+class ConfigFlags:
+    """Where flags come from beside the command line."""
+
+    config: Annotated[
+        Path | None,
+        Parameter(
+            group=GENERAL,
+            help="TOML file with flags: a table per command, keys as the flags. The command line goes first, then the "
+            "environment, then this file.",
+        ),
+    ] = None
+
+
+@Parameter(name="*")
+@attrs.frozen
+class LogFlags:
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error"],
+        Parameter(group=GENERAL, help="What goes to standard error."),
+    ] = "info"

@@ -1,0 +1,197 @@
+"""`luce serve`: load a model and answer HTTP until a signal."""
+
+from __future__ import annotations
+
+import logging
+import time
+from functools import partial
+from typing import Annotated
+
+import attrs
+import trio
+from cyclopts import Group, Parameter
+from cyclopts.validators import Number
+from rich.console import Console
+
+from luce.actors.options import ServiceOptions
+from luce.cli.flags import AT_LEAST_1, POSITIVE, ConfigFlags, LogFlags, ModelFlags, ModelPath, Size
+from luce.cli.in_process import load_with_progress, opened
+from luce.cli.main import EXIT_STOPPED
+from luce.engines.load_model import OpenedModel
+from luce.http.options import HttpOptions
+from luce.http.server import listen, run_server
+
+__all__ = ["HttpFlags", "SchedulingFlags", "serve"]
+
+HTTP = Group("HTTP", sort_key=2)
+SCHEDULING = Group("Scheduling", sort_key=3)
+
+HTTP_DEFAULTS = HttpOptions()
+SERVICE_DEFAULTS = ServiceOptions()
+
+
+@Parameter(name="*")
+@attrs.frozen
+class HttpFlags:
+    host: Annotated[str, Parameter(group=HTTP, help="Address to listen on; 0.0.0.0 is every one.")] = (
+        HTTP_DEFAULTS.host
+    )
+    port: Annotated[
+        int, Parameter(group=HTTP, validator=Number(gte=0, lte=65535), help="Port; 0 takes a free one.")
+    ] = HTTP_DEFAULTS.port
+    alias: Annotated[
+        tuple[str, ...],
+        Parameter(group=HTTP, negative="", help="Another model name that requests may use; can be repeated."),
+    ] = ()
+    max_body: Annotated[Size, Parameter(group=HTTP, help="Largest request body.")] = (
+        HTTP_DEFAULTS.max_body_bytes
+    )
+    max_images: Annotated[
+        int, Parameter(group=HTTP, validator=Number(gte=0), help="Pictures in one request.")
+    ] = HTTP_DEFAULTS.max_images
+    max_image: Annotated[Size, Parameter(group=HTTP, help="Largest picture file.")] = (
+        HTTP_DEFAULTS.max_image_bytes
+    )
+    body_timeout: Annotated[
+        float,
+        Parameter(group=HTTP, validator=POSITIVE, help="Seconds that a request body may take to arrive."),
+    ] = HTTP_DEFAULTS.body_timeout
+    keep_alive: Annotated[
+        float,
+        Parameter(
+            group=HTTP, validator=POSITIVE, help="Seconds of silence before a stream gets a comment line."
+        ),
+    ] = HTTP_DEFAULTS.keep_alive
+    idle_timeout: Annotated[
+        float, Parameter(group=HTTP, validator=POSITIVE, help="Seconds that an idle connection is kept.")
+    ] = HTTP_DEFAULTS.idle_timeout
+    client_timeout: Annotated[
+        float,
+        Parameter(group=HTTP, validator=POSITIVE, help="Seconds that a client may leave its answer unread."),
+    ] = SERVICE_DEFAULTS.client_timeout
+    preparing: Annotated[
+        int,
+        Parameter(
+            group=HTTP, validator=AT_LEAST_1, help="Requests whose pictures and prompts are prepared at once."
+        ),
+    ] = HTTP_DEFAULTS.preparing
+
+    def options(self) -> HttpOptions:
+        return HttpOptions(
+            host=self.host,
+            port=self.port,
+            aliases=self.alias,
+            max_body_bytes=self.max_body or HTTP_DEFAULTS.max_body_bytes,
+            max_images=self.max_images,
+            max_image_bytes=self.max_image or HTTP_DEFAULTS.max_image_bytes,
+            body_timeout=self.body_timeout,
+            keep_alive=self.keep_alive,
+            idle_timeout=self.idle_timeout,
+            stalled_timeout=self.client_timeout,
+            preparing=self.preparing,
+        )
+
+
+@Parameter(name="*")
+@attrs.frozen
+class SchedulingFlags:
+    prefill: Annotated[
+        int,
+        Parameter(group=SCHEDULING, validator=AT_LEAST_1, help="Prompt rows in one step, over all requests."),
+    ] = SERVICE_DEFAULTS.prefill_budget or 64
+    queue: Annotated[
+        int,
+        Parameter(
+            group=SCHEDULING, validator=Number(gte=0), help="Requests that may wait; one more gets 503."
+        ),
+    ] = SERVICE_DEFAULTS.max_queued
+    queue_timeout: Annotated[
+        float,
+        Parameter(group=SCHEDULING, validator=POSITIVE, help="Seconds that a request may wait for a slot."),
+    ] = SERVICE_DEFAULTS.queue_timeout
+    depth: Annotated[
+        int, Parameter(group=SCHEDULING, validator=Number(gte=1, lte=2), help="Steps in flight at once.")
+    ] = SERVICE_DEFAULTS.depth
+    drain_timeout: Annotated[
+        float,
+        Parameter(
+            group=SCHEDULING,
+            validator=POSITIVE,
+            help="Seconds for running answers after the first stop signal.",
+        ),
+    ] = SERVICE_DEFAULTS.drain_timeout
+
+    def options(self, client_timeout: float) -> ServiceOptions:
+        return ServiceOptions(
+            prefill_budget=self.prefill,
+            max_queued=self.queue,
+            queue_timeout=self.queue_timeout,
+            client_timeout=client_timeout,
+            depth=self.depth,
+            drain_timeout=self.drain_timeout,
+        )
+
+
+def serve(
+    model: ModelPath = None,
+    /,
+    *,
+    model_flags: ModelFlags = ModelFlags(),  # noqa: B008 - frozen
+    http: HttpFlags = HttpFlags(),
+    scheduling: SchedulingFlags = SchedulingFlags(),
+    log: LogFlags = LogFlags(),  # noqa: B008
+    config: ConfigFlags = ConfigFlags(),  # noqa: B008
+) -> int:
+    """Serve a model over HTTP, with OpenAI's chat completions API.
+
+    The first SIGINT or SIGTERM lets running answers finish, the second stops at once.
+    """
+    logging.basicConfig(level=log.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    console = Console(soft_wrap=True, highlight=False)
+    http_options = http.options()
+    listener = listen(http_options)
+    try:
+        found = opened(model, model_flags.options())
+        for line in describe(found):
+            console.print(line, markup=False)
+        started = time.perf_counter()
+        loaded = load_with_progress(found, console)
+        console.print(f"loaded in {time.perf_counter() - started:.1f} s", markup=False)
+    except BaseException:
+        listener.close()
+        raise
+
+    def announce(address: tuple[str, int]) -> None:
+        for line in greeting(found, address):
+            console.print(line, markup=False)
+
+    orderly = trio.run(
+        partial(run_server, loaded, scheduling.options(http.client_timeout), http_options, listener, announce)
+    )
+    return 0 if orderly else EXIT_STOPPED
+
+
+def describe(model: OpenedModel) -> list[str]:
+    """What is going to be served and what it takes."""
+    plan, defaults = model.plan.options, model.defaults
+    images = "text and pictures" if model.config.vision is not None else "text only"
+    lines = [
+        f"model {model.name} from {model.files.path} ({model.files.form.value}), {images}",
+        f"{plan.slots} slots of {model.context} tokens, {plan.blocks} blocks of {plan.block_size}",
+        f"sampling by default: temperature {defaults.temperature:g}, top_k {defaults.top_k}, top_p {defaults.top_p:g}, "
+        f"min_p {defaults.min_p:g}, repetition_penalty {defaults.repetition_penalty:g} ({defaults.source})",
+        "memory:",
+    ]
+    return lines + [f"  {line}" for line in model.plan.lines()]
+
+
+def greeting(model: OpenedModel, address: tuple[str, int]) -> list[str]:
+    """The URL, and a request that can be pasted."""
+    host, port = address
+    shown = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
+    url = f"http://{shown}:{port}"
+    body = f'{{"model": "{model.name}", "messages": [{{"role": "user", "content": "Hello!"}}]}}'
+    return [
+        f"serving {model.name} at {url}/v1",
+        f"try: curl {url}/v1/chat/completions -H 'content-type: application/json' -d '{body}'",
+    ]
