@@ -25,18 +25,20 @@ from luce.engines.qwen35.state import CHUNK, DeltaNetState
 __all__ = ["DeltaNet", "fold"]
 
 F32 = npt.NDArray[np.float32]
+F64 = npt.NDArray[np.float64]
 
 _MINUS_INF = np.float32(-np.inf)
 
 
-def fold(s: F32, k: F32, u: F32, g: F32, out: F32) -> None:
+def fold(s: F32, k: F32, u: F32, g: F64, out: F32) -> None:
     """The state after a whole chunk: ``e^{G_63} S + Σ_j e^{G_63−G_j} k_j u_jᵀ``. ``out`` may be ``s``.
 
     s, out [Hk, r, Dk, Dv]; k [Hk, 64, Dk]; u [Hk, r, 64, Dv]; g [Hv, 64].
     """
-    decay = np.exp(g[:, -1:] - g)
+    decay = np.exp((g[:, -1:] - g).astype(np.float32))
     added = np.matmul(k.transpose(0, 2, 1)[:, None], u * decay.reshape(*u.shape[:3], 1))
-    np.multiply(s, np.exp(g[:, -1]).reshape(*s.shape[:2], 1, 1), out=out)
+    gain = np.exp(g[:, -1].astype(np.float32))
+    np.multiply(s, gain.reshape(*s.shape[:2], 1, 1), out=out)
     out += added
 
 
@@ -60,7 +62,8 @@ class DeltaNet:
         self._window = new(4 * rows * self.channels)
         self._conv = new(rows, self.channels)
         self._kq = new(rows, hk, 2, self.dk)
-        self._g_chunk = new(rows, self.hv, CHUNK)
+        self._g_chunk = np.zeros((rows, self.hv, CHUNK), np.float64)
+        self._decay_rows = new(rows, self.hv, CHUNK)
         self._near = new(rows, hk, 2, CHUNK)
         self._far = new(rows, hk, r, 2, self.dv)
         self._weights = new(rows, hk, r, 2, CHUNK)
@@ -85,8 +88,7 @@ class DeltaNet:
         beta = sigmoid(b, np.empty_like(b)).reshape(rows, self.hk, self.ratio, 1)
         g = softplus(a + w.dt_bias)
         g *= w.neg_exp_a
-        decay = self._decay(state, batch, g)
-        gain = np.exp(g).reshape(rows, self.hk, self.ratio, 1)
+        decay, gain = self._decay(state, batch, g.astype(np.float64))
         self._chunk_rows(state, batch, kq, v, beta, decay, gain)
         mixed = self._output(batch, beta, gain)
         rms_norm(mixed, w.gdn_norm, self.eps, out=mixed)
@@ -127,21 +129,23 @@ class DeltaNet:
         np.multiply(kq[:, :, 1], self.q_scale, out=kq[:, :, 1])
         return kq, y[:, 2 * keys :].reshape(rows, self.hk, self.ratio, self.dv)
 
-    def _decay(self, state: DeltaNetState, batch: Batch, g: F32) -> F32:
+    def _decay(self, state: DeltaNetState, batch: Batch, g: F64) -> tuple[F32, F32]:
         """Sum ``g`` [R, Hv] up inside its chunks, in place and into the ring.
 
-        Returns e^{G_i − G_j} [R, Hv, 64], exact zeros for j > i.
+        Returns e^{G_i − G_j} [R, Hv, 64], exact zeros for j > i, and e^{G_i} [R, Hk, r, 1].
         """
         ring = state.g.reshape(-1)
-        g[batch.g_starts] += np.where(batch.g_carry, ring[batch.g_before], np.float32(0.0))
+        g[batch.g_starts] += np.where(batch.g_carry, ring[batch.g_before], 0.0)
         for first, stop in batch.g_runs:
             np.add.accumulate(g[first:stop], axis=0, out=g[first:stop])
         ring[batch.g_write] = g
-        decay = self._g_chunk[: batch.rows]
-        np.take(ring, batch.g_read, out=decay, mode="clip")
-        np.subtract(g[:, :, None], decay, out=decay)
+        others, decay = self._g_chunk[: batch.rows], self._decay_rows[: batch.rows]
+        np.take(ring, batch.g_read, out=others, mode="clip")
+        np.subtract(g[:, :, None], others, out=decay, casting="same_kind")
         np.copyto(decay, _MINUS_INF, where=batch.hidden)
-        return np.exp(decay, out=decay)
+        np.exp(decay, out=decay)
+        gain = np.exp(g.astype(np.float32))
+        return decay, gain.reshape(batch.rows, self.hk, self.ratio, 1)
 
     def _chunk_rows(
         self, state: DeltaNetState, batch: Batch, kq: F32, v: F32, beta: F32, decay: F32, gain: F32

@@ -47,8 +47,8 @@ def forward_all(runner: StepRunner, spec: SlotSpec) -> tuple[F32, list[F32]]:
     return logits, hidden
 
 
-def _differs(a: F32, b: F32) -> bool:
-    return not np.array_equal(a.view(np.uint32), b.view(np.uint32))
+def _differs(a: npt.NDArray[np.floating], b: npt.NDArray[np.floating]) -> bool:
+    return a.tobytes() != b.tobytes()
 
 
 def audit(runner: StepRunner, slot: Slot) -> list[str]:
@@ -68,7 +68,7 @@ def audit(runner: StepRunner, slot: Slot) -> list[str]:
     ring = np.arange(slot.base, slot.high) % RING
     kept = np.arange(max(slot.start - 3, 0), slot.high) % CONV_ROWS
     for index, (mine, fresh) in enumerate(zip(runner.pool.deltanet, alone.pool.deltanet, strict=True)):
-        pairs = {
+        pairs: dict[str, tuple[npt.NDArray[np.floating], npt.NDArray[np.floating]]] = {
             "S": (mine.s[slot.index], fresh.s[0]),
             "ring k": (mine.k[slot.index][:, ring], fresh.k[0][:, ring]),
             "ring u": (mine.u[slot.index][:, :, ring], fresh.u[0][:, :, ring]),

@@ -23,6 +23,7 @@ from luce.engines.qwen35.config import TextConfig
 __all__ = ["CHUNK", "CONV_ROWS", "MAX_LANE_ROWS", "RING", "DeltaNetState", "KvLayer", "StatePool"]
 
 F32 = npt.NDArray[np.float32]
+F64 = npt.NDArray[np.float64]
 
 CHUNK = 64
 """Rows between two places where the DeltaNet state may be folded."""
@@ -44,15 +45,15 @@ class DeltaNetState:
     """[slots, Hk, RING, Dk]; position t stands at t mod RING."""
     u: F32
     """[slots, Hk, r, RING, Dv]."""
-    g: F32
-    """[slots, Hv, RING]."""
+    g: F64
+    """[slots, Hv, RING], float64: sums reach minus hundreds, and small differences of them matter."""
     conv: F32
     """[slots, CONV_ROWS, channels]; position t stands at t mod CONV_ROWS."""
 
-    def arrays(self) -> tuple[F32, ...]:
+    def arrays(self) -> tuple[F32 | F64, ...]:
         return self.s, self.k, self.u, self.g, self.conv
 
-    def chunk(self, slot: int, base: int) -> tuple[F32, F32, F32]:
+    def chunk(self, slot: int, base: int) -> tuple[F32, F32, F64]:
         """Views k [Hk, 64, Dk], u [Hk, r, 64, Dv] and g [Hv, 64] of the chunk that starts at ``base``."""
         rows = slice(base % RING, base % RING + CHUNK)
         return self.k[slot, :, rows], self.u[slot, :, :, rows], self.g[slot, :, rows]
@@ -95,7 +96,7 @@ class StatePool:
                         new(num_slots, hk, hv // hk, dk, dv),
                         new(num_slots, hk, RING, dk),
                         new(num_slots, hk, hv // hk, RING, dv),
-                        new(num_slots, hv, RING),
+                        np.full((num_slots, hv, RING), self._fill, np.float64),
                         new(num_slots, CONV_ROWS, config.conv_channels),
                     )
                 )
