@@ -1,0 +1,89 @@
+"""The bundled model behind real actors, without HTTP: what the exactness tests ask and compare."""
+
+from __future__ import annotations
+
+import functools
+import io
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import attrs
+import trio
+from PIL import Image
+
+from luce.actors.options import ServiceOptions
+from luce.actors.service import Service
+from luce.actors.submission import Handle, Submission
+from luce.actors.token_buffer import Delta
+from luce.demo.case import Case
+from luce.engines.load_model import LoadOptions, OpenedModel, demo_model, load_model, open_model
+from luce.engines.loaded import LoadedModel
+from luce.sampling.parameters import SamplingParams
+
+
+@attrs.frozen
+class Answer:
+    """Everything that must be equal, bit for bit: text, ids, logprobs and the most likely others."""
+
+    text: str
+    tokens: tuple[Any, ...]
+    reason: str
+
+
+@functools.cache
+def opened(slots: int) -> OpenedModel:
+    return open_model(demo_model(), LoadOptions(slots=slots, context=1024))
+
+
+def submission(model: LoadedModel, case: Case, name: str, **sampling: Any) -> Submission:
+    """The case as the HTTP layer would submit it: pictures as PNG files, messages through the template."""
+    images = []
+    for pixels in case.pictures():
+        png = io.BytesIO()
+        Image.fromarray(pixels).save(png, "PNG")
+        images.append(model.preparer.prepare_image(png.getvalue(), field="messages"))
+    prompt = model.preparer.build(
+        case.messages, images, tools=case.tools, template_kwargs={"enable_thinking": case.enable_thinking}
+    )
+    asked = {"temperature": 0.0, "seed": 0, "max_tokens": case.max_tokens, "logprobs": 3}
+    params = SamplingParams(**(asked | sampling), eos_token_ids=model.eos_token_ids)
+    return Submission(name, prompt, tuple(images), params)
+
+
+async def read(handle: Handle, until: int | None = None) -> Answer:
+    text, tokens = "", []
+    while isinstance(item := await handle.next(), Delta):
+        text += item.text
+        tokens += item.tokens
+        if until is not None and len(tokens) >= until:
+            handle.cancel()
+    assert item.error is None, item.error
+    return Answer(text, tuple(tokens), item.reason)
+
+
+async def read_all(service: Service, submissions: Sequence[Submission]) -> list[Answer]:
+    """All at once; answers in the order of the submissions."""
+    answers: dict[int, Answer] = {}
+
+    async def one(index: int, handle: Handle) -> None:
+        answers[index] = await read(handle)
+
+    async with trio.open_nursery() as nursery:
+        for index, asked in enumerate(submissions):
+            nursery.start_soon(one, index, service.submit(asked))
+    return [answers[index] for index in range(len(submissions))]
+
+
+@asynccontextmanager
+async def serving(slots: int, **options: Any) -> AsyncIterator[Service]:
+    """A running service on a fresh engine; it must drain and leave nothing behind."""
+    service = Service(load_model(opened(slots)), ServiceOptions(**options))
+    async with trio.open_nursery() as nursery:
+        await nursery.start(service.run)
+        yield service
+        service.drain()
+        await service.stopped()
+    assert service.requests == {} and not service.loop.running
+    service.loop.pool.check_integrity(())
+    assert service.loop.pool.free == service.loop.pool.num_blocks

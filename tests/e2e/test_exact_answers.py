@@ -1,0 +1,141 @@
+"""The first promise, on the bundled model: every answer is bit for bit what the request gets alone, on a fresh server."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import trio
+
+from luce.demo.case import Case
+from luce.demo.tasks import make_case
+from tests.e2e.demo_service import Answer, read, read_all, serving, submission
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+ONE = ("describe", "value", "tallest", "title")
+MANY = ("many_value", "many_which", "many_describe", "many_tallest")
+
+
+def _cases() -> list[Case]:
+    """12 requests over 1 to 4 different charts each, unseen in training."""
+    cases: list[Case] = []
+    for index in range(400):
+        wanted = len(cases) % 4 + 1
+        task = ONE[index % 4] if wanted == 1 else MANY[index % 4]
+        case = make_case(task, index, test=True)
+        if len(case.charts) == wanted:
+            cases.append(case)
+        if len(cases) == 12:
+            return cases
+    raise AssertionError("the task generator makes too few cases")
+
+
+CASES = _cases()
+
+
+@pytest.fixture(scope="module")
+def alone() -> list[Answer]:
+    """Each request by itself on its own fresh server."""
+
+    async def one(case: Case) -> Answer:
+        async with serving(1, prefill_budget=None) as service:
+            return await read(service.submit(submission(service.model, case, "alone")))
+
+    return [trio.run(one, case) for case in CASES]
+
+
+def test_every_answer_is_right_for_its_own_charts(alone: list[Answer]) -> None:
+    assert [len(case.charts) for case in CASES] == [1, 2, 3, 4] * 3
+    assert [answer.text for answer in alone] == [case.answer for case in CASES]
+
+
+def test_the_charts_are_really_looked_at(alone: list[Answer]) -> None:
+    """Arms the comparison below: the same question about other charts has other logprobs from the first token on."""
+
+    async def swapped() -> Answer:
+        case = CASES[1]
+        other = Case(case.task, case.messages, case.answer, case.charts[::-1])
+        async with serving(1) as service:
+            return await read(service.submit(submission(service.model, other, "swapped")))
+
+    assert trio.run(swapped).tokens[0] != alone[1].tokens[0]
+
+
+@pytest.mark.parametrize(
+    ("slots", "budget", "depth"),
+    [
+        (4, 64, 1),
+        (1, 64, 1),
+        (2, 64, 1),
+        (8, 64, 1),
+        (4, 1, 1),
+        (4, 7, 1),
+        (4, None, 1),
+        (4, 64, 2),
+        (8, 7, 2),
+    ],
+)
+@pytest.mark.trio
+async def test_in_a_batch_every_bit_is_the_same(
+    alone: list[Answer], slots: int, budget: int | None, depth: int
+) -> None:
+    async with serving(slots, prefill_budget=budget, depth=depth) as service:
+        answers = await read_all(
+            service, [submission(service.model, case, f"r{n}") for n, case in enumerate(CASES)]
+        )
+        metrics = service.loop.metrics
+    assert answers == alone
+    if slots > 1:
+        assert metrics.max_lanes > 1, "requests must share steps"
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.trio
+async def test_neighbours_cancelled_at_random_moments_change_no_bit(alone: list[Answer], seed: int) -> None:
+    rng = random.Random(seed)
+    cancelled = 0
+    async with serving(4, prefill_budget=16) as service:
+
+        async def neighbour(number: int) -> None:
+            nonlocal cancelled
+            await trio.sleep(rng.random() * 1.5)
+            case = make_case("describe", 1000 + number, test=True)
+            handle = service.submit(submission(service.model, case, f"n{number}"))
+            with trio.move_on_after(rng.random() * 0.4):
+                await read(handle)
+                return
+            handle.cancel()
+            cancelled += (await read(handle)).reason == "cancelled"
+
+        async with trio.open_nursery() as nursery:
+            for number in range(10):
+                nursery.start_soon(neighbour, number)
+            answers = await read_all(
+                service, [submission(service.model, case, f"r{n}") for n, case in enumerate(CASES)]
+            )
+    assert answers == alone
+    assert cancelled >= 3
+
+
+@pytest.mark.trio
+async def test_sampled_answers_too_depend_on_their_seed_alone() -> None:
+    """Temperature 1 with penalties: the draw is keyed by seed, position and token id, never by the company."""
+    sampling = {
+        "temperature": 1.0,
+        "top_p": 0.95,
+        "presence_penalty": 0.5,
+        "repetition_penalty": 1.1,
+        "max_tokens": 24,
+    }
+
+    async def run(slots: int, seeds: list[int]) -> list[Answer]:
+        async with serving(slots, prefill_budget=7) as service:
+            return await read_all(
+                service,
+                [submission(service.model, CASES[0], f"s{seed}", seed=seed, **sampling) for seed in seeds],
+            )
+
+    together = await run(4, [0, 1, 2, 3, 4, 5])
+    assert await run(1, [0, 1, 2, 3, 4, 5]) == together
+    assert len({answer.tokens for answer in together}) > 1, "seeds must matter"
