@@ -1,4 +1,4 @@
-"""The first promise, on the bundled model: every answer is bit for bit what the request gets alone, on a fresh server."""
+"""The first promise, on the bundled model: every answer is bit for bit what its request gets alone."""
 
 from __future__ import annotations
 
