@@ -40,7 +40,7 @@ def same_bits(one: Any, other: Any) -> list[str]:
 
 
 def owned_floats(value: Any, seen: set[int] | None = None) -> dict[int, int]:
-    """Bytes of every float32 array that an object graph owns, by identity of the owner of its memory."""
+    """Bytes of every float array that an object graph owns, by identity of the owner of its memory."""
     seen = set() if seen is None else seen
     if id(value) in seen or isinstance(value, str | bytes | int | float | type | None):
         return {}
@@ -48,7 +48,7 @@ def owned_floats(value: Any, seen: set[int] | None = None) -> dict[int, int]:
     if isinstance(value, np.ndarray):
         while isinstance(value.base, np.ndarray):
             value = value.base
-        return {id(value): value.nbytes} if value.dtype == np.float32 else {}
+        return {id(value): value.nbytes} if value.dtype.kind == "f" else {}
     if isinstance(value, dict):
         members = list(value.values())
     elif isinstance(value, list | tuple):

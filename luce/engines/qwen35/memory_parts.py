@@ -125,7 +125,7 @@ def state_arrays(text: TextConfig, slots: int) -> Iterator[ArraySpec]:
     yield ArraySpec(part, "s", (*lead, text.value_heads, text.key_dim, text.value_dim))
     yield ArraySpec(part, "k", (*lead, text.key_heads, RING, text.key_dim))
     yield ArraySpec(part, "u", (*lead, text.value_heads, RING, text.value_dim))
-    yield ArraySpec(part, "g", (*lead, text.value_heads, RING))
+    yield ArraySpec(part, "g", (*lead, text.value_heads, RING), "float64")
     yield ArraySpec(part, "conv", (*lead, CONV_ROWS, text.conv_channels))
 
 
@@ -161,6 +161,7 @@ def _deltanet_scratch(text: TextConfig, part: str, rows: int) -> Iterator[ArrayS
         + (2 + 2 + 1 + 2) * hv * dv
     )
     yield ArraySpec(part, "DeltaNet", (rows, columns))
+    yield ArraySpec(part, "DeltaNet decays", (rows, hv, CHUNK), "float64")
     yield ArraySpec(part, "DeltaNet state", (hv, dk, dv))
 
 
