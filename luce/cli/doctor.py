@@ -1,0 +1,162 @@
+"""`luce doctor`: what luce runs on, and whether this machine keeps its promise."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from collections.abc import Callable, Iterator
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Annotated
+
+import attrs
+import numpy as np
+from cyclopts import Parameter
+from rich.console import Console
+
+from luce.cli.flags import ConfigFlags
+from luce.compute.blas import pin_blas
+from luce.compute.host_memory import available_bytes
+from luce.compute.selfcheck import check_operators
+from luce.engines.load_model import LoadOptions, demo_model, load_engine, open_model
+from luce.engines.qwen35.engine import Qwen35Engine
+from luce.engines.qwen35.memory import format_bytes
+from luce.engines.seam import RowSource, Segment, SegmentKind, SlotSpec, StepPlan
+from luce.errors import DeviceError, LuceError
+
+__all__ = ["Finding", "alone_and_beside", "doctor"]
+
+PACKAGES = ("numpy", "trio", "quart", "quart-trio", "hypercorn", "tokenizers", "pillow", "gguf", "msgspec")
+ROWS = (7, 61, 64, 65)
+"""Prompt lengths of the self-test: short, and around the DeltaNet's chunk of 64."""
+
+
+@attrs.frozen
+class Finding:
+    name: str
+    text: str
+    good: bool = True
+
+
+def doctor(
+    model: Annotated[
+        Path | None, Parameter(help="Model for the exactness self-test; by default the bundled one.")
+    ] = None,
+    /,
+    *,
+    config: ConfigFlags = ConfigFlags(),  # noqa: B008 - frozen
+) -> int:
+    """Check this machine: Python, memory, device, exactness.
+
+    Exit code 1 when something is wrong.
+    """
+    console = Console(highlight=False, soft_wrap=True)
+    good = True
+    for finding in examine(model):
+        mark = "[green]ok[/]   " if finding.good else "[red]FAIL[/] "
+        console.print(mark, end="")
+        console.print(f"{finding.name:<12} {finding.text}", markup=False)
+        good = good and finding.good
+    return 0 if good else 1
+
+
+def examine(model: Path | None) -> Iterator[Finding]:
+    """All findings, cheap ones first."""
+    yield Finding("python", f"{sys.version.split()[0]} on {platform.platform()}")
+    yield Finding("packages", ", ".join(f"{name} {_version(name)}" for name in PACKAGES))
+    free = available_bytes()
+    yield Finding("memory", "unknown" if free is None else f"{format_bytes(free)} free")
+    yield _checked("device", lambda: str(pin_blas()))
+    yield _checked("operators", _operators)
+    yield _checked("exactness", lambda: _exactness(model))
+
+
+def _checked(name: str, check: Callable[[], str]) -> Finding:
+    try:
+        return Finding(name, check())
+    except LuceError as error:
+        return Finding(name, str(error), good=False)
+
+
+def _operators() -> str:
+    check_operators()
+    return "numpy's element functions and sums give each row the same bits anywhere"
+
+
+def _exactness(path: Path | None) -> str:
+    opened = open_model(path or demo_model(), LoadOptions(slots=len(ROWS), context=max(ROWS) + 8), chat=False)
+    engine = load_engine(opened)
+    try:
+        different = alone_and_beside(engine)
+    finally:
+        engine.shutdown()
+    if different:
+        raise DeviceError(
+            f"{opened.name}: prompts of {different} rows got other logits beside others than alone"
+        )
+    return f"{opened.name}: {len(ROWS)} prompts gave the same tokens alone, and together in pieces"
+
+
+def alone_and_beside(engine: Qwen35Engine, tokens: int = 6) -> list[int]:
+    """Greedy answers to prompts alone in one piece, then to all of them at once in small pieces.
+
+    Returns:
+        Lengths of the prompts whose answers, or any bits of whose log-probabilities, differ.
+    """
+    specs = [_spec(rows, engine.capabilities.vocab_size, tokens) for rows in ROWS]
+    alone = [_run(engine, [spec], tokens, piece=10**6)[0] for spec in specs]
+    together = _run(engine, specs, tokens, piece=13)
+    return [rows for rows, one, other in zip(ROWS, alone, together, strict=True) if one != other]
+
+
+Answer = list[tuple[int, float | None]]
+
+
+def _spec(rows: int, vocab: int, tokens: int) -> SlotSpec:
+    from luce.sampling.parameters import SamplingParams
+
+    ids = (np.random.default_rng(rows).integers(0, vocab // 2, rows)).astype(np.int32)
+    positions = np.tile(np.arange(rows, dtype=np.int32), (3, 1))
+    return SlotSpec(ids, positions, 0, SamplingParams(temperature=0.0, seed=0, logprobs=0), tokens)
+
+
+def _run(engine: Qwen35Engine, specs: list[SlotSpec], tokens: int, piece: int) -> list[Answer]:
+    block = engine.capabilities.block_size
+    need = -(-(max(len(spec.token_ids) for spec in specs) + tokens) // block)
+    tables = [tuple(range(slot * need, (slot + 1) * need)) for slot in range(len(specs))]
+    answers: list[Answer] = [[] for _ in specs]
+    done = [0] * len(specs)
+    for slot, spec in enumerate(specs):
+        engine.open(slot, spec)
+    number = 0
+    while any(len(answer) < tokens for answer in answers):
+        segments = [
+            _segment(slot, done[slot], len(spec.token_ids), piece)
+            for slot, spec in enumerate(specs)
+            if len(answers[slot]) < tokens
+        ]
+        covered = tuple(tables[part.slot][: -(-(part.start + part.count) // block)] for part in segments)
+        result = engine.collect(engine.launch(StepPlan(number, tuple(segments), covered)))
+        for part, outcome in zip(segments, result.outcomes, strict=True):
+            if outcome.error is not None:
+                raise DeviceError(outcome.error)
+            done[part.slot] += outcome.kept
+            answers[part.slot] += [(token.token, token.logprob) for token in outcome.tokens]
+        number += 1
+    for slot in range(len(specs)):
+        engine.close(slot)
+    return answers
+
+
+def _segment(slot: int, start: int, prompt: int, piece: int) -> Segment:
+    if start >= prompt:
+        return Segment(slot, SegmentKind.DECODE, start, 1, RowSource.LAST_SAMPLED, sample=True)
+    count = min(piece, prompt - start)
+    return Segment(slot, SegmentKind.PREFILL, start, count, RowSource.PROMPT, sample=start + count == prompt)
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "missing"

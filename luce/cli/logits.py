@@ -1,0 +1,170 @@
+"""`luce logits`: the numbers of one prompt in a file, for comparison with other implementations."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import numpy as np
+from cyclopts import Parameter
+from rich.console import Console
+
+from luce.cli.flags import ConfigFlags
+from luce.cli.loading_progress import loading_progress
+from luce.engines.load_model import LoadOptions, load_engine, open_model
+from luce.engines.qwen35.engine import Qwen35Engine
+from luce.engines.qwen35.prompt import Prompt, PromptBuilder
+from luce.engines.seam import PatchImage, SlotSpec
+from luce.errors import ConfigError, RequestError
+from luce.http.json_body import decode_object, typed
+from luce.text.messages import normalise
+from luce.vision.data_url import parse_data_url
+
+__all__ = ["LogitsRequest", "compute", "logits", "read_request"]
+
+
+class LogitsRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """The file given with `--request`: ids, or messages; pictures by path, relative to the file."""
+
+    ids: list[int] | None = None
+    """One pad per picture, or one per picture row."""
+    images: list[str] | None = None
+    """Pictures in order. In messages they stand for `{"type": "image"}` parts; `data:` URLs need none."""
+    messages: list[Any] | None = None
+    tools: list[Any] | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+
+
+def logits(
+    model: Annotated[Path, Parameter(help="Directory with config.json and safetensors, or a .gguf file.")],
+    /,
+    *,
+    request: Annotated[
+        Path,
+        Parameter(
+            help='JSON file: {"ids": […], "images": [paths]} or {"messages": […]}, with tools if need be.'
+        ),
+    ],
+    out: Annotated[
+        Path,
+        Parameter(help="npz file to write: ids [T], position_ids [3, T], logits [T, V] float32, and more."),
+    ],
+    hidden: Annotated[
+        bool,
+        Parameter(
+            negative="", help="Also hidden_0 … hidden_{L-1}: the rows [T, hidden] that leave each layer."
+        ),
+    ] = False,
+    vision: Annotated[
+        bool,
+        Parameter(negative="", help="Also image_rows_0 …: the encoded rows [N, hidden] of each picture."),
+    ] = False,
+    mmproj: Annotated[Path | None, Parameter(help="Vision tower of a GGUF model.")] = None,
+    config: ConfigFlags = ConfigFlags(),  # noqa: B008 - frozen
+) -> None:
+    """Write the logits of a prompt to a file, for comparison with other implementations.
+
+    The numbers are those of serving: the same engine computes them in the same order.
+    """
+    asked = read_request(request)
+    opened = open_model(
+        model, LoadOptions(mmproj=mmproj, slots=1, context=1), chat=asked.messages is not None
+    )
+    prompt = build_prompt(asked, opened.prompts, request.parent)
+    opened = open_model(
+        model,
+        LoadOptions(mmproj=mmproj, slots=1, context=len(prompt.token_ids)),
+        chat=asked.messages is not None,
+    )
+    console = Console(stderr=True, soft_wrap=True, highlight=False)
+    with loading_progress(opened.name, console) as progress:
+        engine = load_engine(opened, progress)
+    try:
+        arrays = compute(engine, prompt, hidden=hidden, vision=vision)
+    finally:
+        engine.shutdown()
+    with out.open("wb") as file:
+        np.savez(file, allow_pickle=False, **arrays)
+    shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in arrays.items())
+    console.print(f"{out}: {shapes}", markup=False)
+
+
+def read_request(path: Path) -> LogitsRequest:
+    """The request file.
+
+    Raises:
+        ConfigError: it cannot be read.
+        RequestError: it is malformed; names the field.
+    """
+    try:
+        body = path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}", flag="--request") from None
+    request = typed(decode_object(body), LogitsRequest)
+    if (request.ids is None) == (request.messages is None):
+        raise RequestError("give either ids or messages", field="ids")
+    if request.ids is not None and (request.tools or request.chat_template_kwargs):
+        raise RequestError("tools and chat_template_kwargs go with messages, not with ids", field="tools")
+    return request
+
+
+def build_prompt(request: LogitsRequest, prompts: PromptBuilder, folder: Path) -> Prompt:
+    """The prompt's rows. Raises RequestError naming the field."""
+    files = iter(request.images or ())
+    if request.ids is not None:
+        return prompts.from_ids(request.ids, _pictures(list(files), prompts, folder))
+    conversation = normalise(request.messages or [])
+    images: list[PatchImage] = []
+    for reference in conversation.images:
+        if reference.url is not None:
+            images.append(prompts.prepare_image(parse_data_url(reference.url), field=reference.field))
+        elif (name := next(files, None)) is not None:
+            images += _pictures([name], prompts, folder)
+        else:
+            raise RequestError(f"{reference.field}: images names no file for it", field="images")
+    if next(files, None) is not None:
+        raise RequestError("images names more files than the messages have picture parts", field="images")
+    return prompts.build(
+        conversation.messages, images, tools=request.tools, template_kwargs=request.chat_template_kwargs
+    )
+
+
+def compute(
+    engine: Qwen35Engine, prompt: Prompt, *, hidden: bool, vision: bool
+) -> dict[str, np.ndarray[Any, np.dtype[Any]]]:
+    """The arrays by name, as the npz file holds them."""
+    rows = [engine.encode(image) for image in prompt.images]
+    spec = SlotSpec(
+        token_ids=prompt.token_ids,
+        positions=prompt.positions,
+        rope_delta=prompt.rope_delta,
+        sampling=None,
+        max_tokens=0,
+        spans=prompt.spans,
+        image_rows=list(rows),
+    )
+    values, layers = engine.forward_all(spec)
+    arrays: dict[str, np.ndarray[Any, np.dtype[Any]]] = {
+        "ids": prompt.token_ids,
+        "position_ids": prompt.positions,
+        "logits": values,
+    }
+    if hidden:
+        arrays |= {f"hidden_{index}": layer for index, layer in enumerate(layers)}
+    if vision:
+        arrays |= {f"image_rows_{index}": array for index, array in enumerate(rows)}
+    return arrays
+
+
+def _pictures(names: list[str], prompts: PromptBuilder, folder: Path) -> list[PatchImage]:
+    images = []
+    for index, name in enumerate(names):
+        path = folder / name
+        field = f"images[{index}]"
+        try:
+            data = path.read_bytes()
+        except OSError as error:
+            raise RequestError(f"{field}: {path}: {error.strerror}", field=field) from None
+        images.append(prompts.prepare_image(data, field=field))
+    return images
