@@ -22,6 +22,8 @@ def check_chart(chart: Chart, label: str, raised: set[str]) -> None:
             _check_default(chart, label, node)
         for transition in node.transitions:
             _check_targets(chart, label, transition)
+            if transition.internal and not chart.wildcards:
+                _check_internal(chart, label, transition)
             if not transition.events and not transition.targets:
                 raise _fault(label, transition.line, "a transition needs an event or a target")
     if chart.wildcards:
@@ -60,6 +62,14 @@ def _check_targets(chart: Chart, label: str, transition: Transition) -> None:
         nested = one == other or one in b.ancestors or other in a.ancestors
         if nested or chart.nodes[common].kind is not Kind.PARALLEL:
             raise _fault(label, transition.line, f"targets {a.id!r} and {b.id!r} cannot be active together")
+
+
+def _check_internal(chart: Chart, label: str, transition: Transition) -> None:
+    """`type="internal"` has an effect only from a compound state to states inside it."""
+    source = chart.nodes[transition.source]
+    inside = all(source.index in chart.nodes[target].ancestors for target in transition.targets)
+    if source.kind is not Kind.COMPOUND or not transition.targets or not inside:
+        raise _fault(label, transition.line, 'type="internal" needs targets inside its own compound state')
 
 
 def _check_reachable(chart: Chart, label: str) -> None:
@@ -116,8 +126,8 @@ def _check_shadowed(label: str, node: State) -> None:
 
 
 def _check_choice(label: str, node: State) -> None:
-    """Eventless transitions make a choice that is left at once. Guards are read when an event comes; a state that
-    waited for one to turn true would make an event of a change that no message brought.
+    """Eventless transitions make a choice that is left at once. Guards are read when an event comes; a state
+    that waited for one to turn true would make an event of a change that no message brought.
     """
     eventless = [t for t in node.transitions if not t.events]
     if not eventless:

@@ -20,7 +20,7 @@ SCXML_NAMESPACE = "http://www.w3.org/2005/07/scxml"
 
 @attrs.define(eq=False)
 class Element:
-    """One XML element. `tag` is `name` for SCXML elements and `namespace name` for any other."""
+    """One XML element. `tag` is the local name of an SCXML element; for any other it also says the namespace."""
 
     tag: str
     attributes: dict[str, str]
@@ -40,7 +40,7 @@ def parse_xml(data: bytes, label: str) -> Element:
 
     def start(tag: str, attributes: dict[str, str]) -> None:
         namespace, _, local = tag.rpartition(" ")
-        name = local if namespace == SCXML_NAMESPACE else tag
+        name = local if namespace == SCXML_NAMESPACE else f"{local} of namespace {namespace!r}"
         element = Element(name, attributes, parser.CurrentLineNumber, " ".join(comments))
         comments.clear()
         (stack[-1].children if stack else roots).append(element)

@@ -102,8 +102,8 @@ def load_chart(source: str | os.PathLike[str]) -> Chart:
 def parse_chart(data: bytes, label: str, *, wildcards: bool = False) -> Chart:
     """Builds a chart from the bytes of a file. `label` stands for the file in messages.
 
-    `wildcards` is for conformance cases only: it allows `event="*"`, events that are prefixes of others, dots in
-    state ids, and states that cannot be reached.
+    `wildcards` is for conformance cases only: it allows `event="*"`, events that are prefixes of others, dots
+    in state ids, and states that cannot be reached.
     """
     return _Builder(parse_xml(data, label), label, wildcards).chart(hashlib.sha256(data).hexdigest())
 

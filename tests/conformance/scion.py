@@ -1,11 +1,11 @@
 """Turns cases of the SCION/W3C statechart suite into charts that luce's loader reads, and runs their scripts.
 
-The suite is npm `@scion-scxml/test-framework` (jbeard4/scxml-test-framework, Apache-2.0): 335 SCXML files,
-each with a JSON script of events and the basic configuration expected after each. Cases that need a data
-model, scripts, invocations, delays or other sessions are left out, each with its reason. What remains needs
-four harmless translations: `<log>` is dropped, `cond="true"` and `"false"` become no condition and a guard
-that is false, a `<send>` without target becomes one to `#_self` that the harness feeds back, and nameless
-states get names.
+The suite is npm `@scion-scxml/test-framework` (jbeard4/scxml-test-framework, Apache-2.0): 336 SCXML files,
+316 of them with a JSON script of events and the basic configuration expected after each. Cases that need a
+data model, scripts, invocations, delays or other sessions are left out, each with its reason. What remains
+needs four harmless translations: `<log>` is dropped, `cond="true"` and `"false"` become no condition and a
+guard that is false, a `<send>` without target becomes one to `#_self` that the harness feeds back, and
+nameless states get names.
 """
 
 from __future__ import annotations
