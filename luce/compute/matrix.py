@@ -72,9 +72,10 @@ class PackedMatrix:
     Args:
         parts: weights [out_i, in], float32, stacked along their outputs into one product.
         arena: where the panels go; None: memory of their own.
+        scale: [in], multiplies the input's columns (a norm's scale, taken into the weights).
     """
 
-    def __init__(self, *parts: F32, arena: PanelArena | None = None) -> None:
+    def __init__(self, *parts: F32, arena: PanelArena | None = None, scale: F32 | None = None) -> None:
         depth = parts[0].shape[1]
         assert all(part.shape[1] == depth and part.dtype == np.float32 for part in parts)
         self.depth = depth
@@ -88,7 +89,7 @@ class PackedMatrix:
         self.panels[-1] = 0.0
         at = 0
         for part in parts:
-            self._fill(part, at)
+            self._fill(part if scale is None else part * scale, at)
             at += len(part)
         self.heights = heights_for(depth, self.panel)
 

@@ -15,7 +15,7 @@ __all__ = [
     "gelu_erf",
     "gelu_tanh",
     "layer_norm",
-    "rms_norm",
+    "rms_scale",
     "sigmoid",
     "silu",
     "softplus",
@@ -26,27 +26,23 @@ F32 = npt.NDArray[np.float32]
 
 _ONE = np.float32(1.0)
 _HALF = np.float32(0.5)
-L2_EPS = np.float32(1e-6)
-"""Inside the square root of the DeltaNet's q and k normalisation (spec qwen35 §5)."""
 
 
-def rms_norm(x: F32, scale: F32, eps: np.float32, out: F32) -> F32:
-    """``x / sqrt(mean(x²) + eps) * scale`` over the last axis, which must be contiguous. In place is fine."""
+def unit_norm(x: F32, eps: np.float32, out: F32) -> F32:
+    """``x / sqrt(Σx² + eps)`` over the contiguous last axis. In place is fine.
+
+    RMS norm over C values is this with C · eps, times ``rms_scale(scale)``, a factor that the weights take in.
+    """
     square = np.vecdot(x, x)
-    square *= np.float32(1.0 / x.shape[-1])
     square += eps
     np.sqrt(square, out=square)
     np.divide(x, square[..., None], out=out)
-    return np.multiply(out, scale, out=out)
-
-
-def unit_norm(x: F32, out: F32) -> F32:
-    """``x / sqrt(Σx² + 1e-6)`` over the contiguous last axis. In place is fine."""
-    square = np.vecdot(x, x)
-    square += L2_EPS
-    np.sqrt(square, out=square)
-    np.divide(x, square[..., None], out=out)
     return out
+
+
+def rms_scale(scale: F32) -> F32:
+    """What is left of an RMS norm with ``scale`` [C] after :func:`unit_norm`: ``scale · sqrt(C)``."""
+    return scale * np.float32(len(scale) ** 0.5)
 
 
 def layer_norm(x: F32, weight: F32, bias: F32, eps: np.float32, out: F32) -> F32:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from luce.errors import DeviceError
 
-__all__ = ["check_operators", "elementwise_holds", "reduction_holds"]
+__all__ = ["ascending_sum_holds", "check_operators", "elementwise_holds", "reduction_holds"]
 
 F32 = npt.NDArray[np.float32]
 
@@ -54,6 +54,14 @@ def reduction_holds(function: Callable[[F32], F32], rows: F32) -> bool:
     return bool(np.array_equal(_bits(function(apart)), whole))
 
 
+def ascending_sum_holds(parts: F32) -> bool:
+    """Is a sum over axis 2 of [A, R, splits, D] the plain one, from zero in ascending order?"""
+    total = np.zeros((*parts.shape[:2], parts.shape[3]), np.float32)
+    for split in range(parts.shape[2]):
+        total = total + parts[:, :, split]
+    return bool(np.array_equal(_bits(np.add.reduce(parts, axis=2, initial=np.float32(0.0))), _bits(total)))
+
+
 @functools.cache
 def check_operators() -> None:
     """Check numpy's operators as the engine uses them; takes a few milliseconds, once per process.
@@ -73,3 +81,6 @@ def check_operators() -> None:
                 raise DeviceError("numpy's row sum is not exact on this machine")
             if not reduction_holds(lambda x: np.vecdot(x, x), rows):
                 raise DeviceError("numpy's vecdot is not exact on this machine")
+        for shape in ((1, 4, 1, 256), (1, 4, 3, 256), (2, 8, 17, 64), (1, 8, 40, 32)):
+            if not ascending_sum_holds(rng.standard_normal(shape).astype(np.float32)):
+                raise DeviceError("numpy's sum over an outer axis is not in ascending order on this machine")

@@ -75,11 +75,14 @@ def test_extremes() -> None:
 
 ROWS: dict[str, tuple[Callable[[F32], F32], Callable[[npt.NDArray[np.float64]], npt.NDArray[np.float64]]]] = {
     "rms_norm": (
-        lambda x: ops.rms_norm(x, np.full(x.shape[-1], 1.5, np.float32), EPS, np.empty_like(x)),
+        lambda x: (
+            ops.unit_norm(x, np.float32(x.shape[-1] * 1e-6), np.empty_like(x))
+            * ops.rms_scale(np.full(x.shape[-1], 1.5, np.float32))
+        ),
         lambda x: x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-6) * 1.5,
     ),
     "unit_norm": (
-        lambda x: ops.unit_norm(x, np.empty_like(x)),
+        lambda x: ops.unit_norm(x, EPS, np.empty_like(x)),
         lambda x: x / np.sqrt((x * x).sum(-1, keepdims=True) + 1e-6),
     ),
     "layer_norm": (

@@ -216,7 +216,7 @@ def new_engine(
     *,
     num_slots: int = 4,
     num_blocks: int = 96,
-    block_size: int = 16,
+    block_size: int = 16,  # gathered; test_exactness also reads blocks of 64 in place
     max_context: int = 512,
     poison: bool = True,
 ) -> Qwen35Engine:

@@ -56,9 +56,9 @@ def reference(index: int) -> F32:
         engine.shutdown()
 
 
-@pytest.fixture
-def engine() -> Iterator[Qwen35Engine]:
-    engine = new_engine(*tiny_model())
+@pytest.fixture(params=[16, 64], ids=["gathered blocks", "blocks in place"])
+def engine(request: pytest.FixtureRequest) -> Iterator[Qwen35Engine]:
+    engine = new_engine(*tiny_model(), block_size=request.param, num_blocks=1536 // request.param)
     yield engine
     engine.shutdown()
 
@@ -141,11 +141,17 @@ def scenarios(draw: st.DrawFn) -> list[tuple[int, ...]]:
     widths=st.lists(st.integers(1, 4), min_size=24, max_size=24),
     seed=st.integers(0, 99),
     sick=st.sampled_from(["none", "nan", "closed"]),
+    block_size=st.sampled_from([16, 32, 64, 128]),
 )
 def test_random_neighbours_splits_drops_and_places(
-    indices: list[int], script: list[tuple[int, int, int]], widths: list[int], seed: int, sick: str
+    indices: list[int],
+    script: list[tuple[int, int, int]],
+    widths: list[int],
+    seed: int,
+    sick: str,
+    block_size: int,
 ) -> None:
-    engine = new_engine(*tiny_model())
+    engine = new_engine(*tiny_model(), block_size=block_size, num_blocks=1536 // block_size)
     try:
         driver = Driver(engine, seed)
         slots = driver.random.sample(range(4), 4)
@@ -204,7 +210,10 @@ def test_freed_blocks_hold_nan_and_do_not_leak(engine: Qwen35Engine) -> None:
     driver.prefill(first)
     blocks = list(first.blocks)
     driver.close(first)
-    rows = engine.call(lambda runner, _: runner.pool.kv[0].v[blocks[0] * 16 : blocks[0] * 16 + 16].copy())
+    size = engine.capabilities.block_size
+    rows = engine.call(
+        lambda runner, _: runner.pool.kv[0].v[blocks[0] * size : (blocks[0] + 1) * size].copy()
+    )
     assert np.isnan(rows).all(), "the trap: the freed block is poisoned"
     second = driver.open(sequence_spec(6), 0, blocks=blocks)
     driver.prefill(second, 1, 17, 100)

@@ -1,6 +1,6 @@
 """Gated full attention over paged keys and values in fixed splits (spec qwen35 §6, performance §4.5).
 
-Keys are taken in splits of 128 at absolute positions. A split's products have one fixed shape; missing keys are zero
+Keys are taken in splits of 64 at absolute positions. A split's products have one fixed shape; missing keys are zero
 rows and hidden ones get probability exactly zero, so a row's bits depend on neither the batch nor on how far the
 sequence was computed beside it. The row maximum is exact in any order, so no running rescale is needed; the splits'
 sums are added in ascending order. Keys and values are always read back as stored.
@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from luce.compute.ops import rms_norm, sigmoid
+from luce.compute.ops import sigmoid, unit_norm
 from luce.compute.tiles import HEIGHTS, ONE_ROW, TILE, Heights, padded, safe_heights, tile_spans
 from luce.engines.qwen35.batch import SPLIT, AttentionLane, Batch, SplitRun
 from luce.engines.qwen35.config import TextConfig
@@ -25,7 +25,7 @@ F32 = npt.NDArray[np.float32]
 _MINUS_INF = np.float32(-np.inf)
 _ZERO = np.float32(0.0)
 
-SCORE_BUDGET = 1 << 20
+SCORE_BUDGET = 1 << 19
 """Most scores held at once; longer prefixes take a lane's rows in smaller groups."""
 
 
@@ -49,7 +49,7 @@ class Attention:
         self.heads, self.kv_heads, self.dim = config.heads, config.kv_heads, config.head_dim
         self.group = self.heads // self.kv_heads
         self.rotary = config.rotary_dim
-        self.eps = np.float32(config.rms_eps)
+        self.eps = np.float32(config.head_dim * config.rms_eps)
         self.row_heights = attention_heights(self.kv_heads, self.dim)
         rows = padded(max_rows)
 
@@ -82,7 +82,8 @@ class Attention:
         qk = self._qk[:rows]
         qk[:, :heads] = pair[:, :, 0]
         qk[:, heads:] = key.reshape(rows, self.kv_heads, self.dim)
-        rms_norm(qk, w.qk_norm, self.eps, out=qk)
+        unit_norm(qk, self.eps, out=qk)
+        np.multiply(qk, w.qk_norm, out=qk)
         self._rotate(qk, batch)
         kv.k[batch.kv_rows] = qk[:, heads:]
         kv.v[batch.kv_rows] = value.reshape(rows, self.kv_heads, self.dim)
@@ -121,7 +122,7 @@ class Attention:
         size = hkv * tile_rows * splits
         scores = self._scores[: size * SPLIT].reshape(hkv, tile_rows, splits, SPLIT)
         for run in lane.runs:
-            keys = self._split(kv.k, run).transpose(2, 0, 3, 1)
+            keys = self._split(kv.k, run, pad=False).transpose(2, 0, 3, 1)
             for row, tile_count, height in spans:
                 shape = (hkv, tile_count, height)
                 rows = slice(row, row + tile_count * height)
@@ -140,7 +141,7 @@ class Attention:
             total = np.add.accumulate(total, axis=-1)
         parts = self._parts[: size * dim].reshape(hkv, tile_rows, splits, dim)
         for run in lane.runs:
-            values = self._split(kv.v, run).transpose(2, 0, 1, 3)
+            values = self._split(kv.v, run, pad=True).transpose(2, 0, 1, 3)
             for row, tile_count, height in spans:
                 shape = (hkv, tile_count, height)
                 rows = slice(row, row + tile_count * height)
@@ -151,10 +152,8 @@ class Attention:
                     values[:, None],
                     out=target.transpose(0, 1, 3, 2, 4),
                 )
-        # Adding zero first makes every zero positive: a split without a visible key then adds nothing at all.
-        result = np.add(parts[:, :, 0], _ZERO)
-        for split in range(1, splits):
-            np.add(result, parts[:, :, split], out=result)
+        # From zero in ascending order. No zero stays negative, so a split without a visible key adds nothing at all.
+        result = np.add.reduce(parts, axis=2, initial=_ZERO)
         np.divide(result, total[:, :, -1:], out=result)
         mixed[at : at + count] = result[:, :used].reshape(hkv, count, self.group, dim).transpose(1, 0, 2, 3)
 
@@ -167,14 +166,17 @@ class Attention:
         hidden = np.repeat(lane.mask[first : first + count], self.group, axis=0)
         np.copyto(flat[:, :used, lane.masked_from :], _MINUS_INF, where=hidden)
 
-    def _split(self, stored: F32, run: SplitRun) -> F32:
-        """Rows of a run of splits, [splits, SPLIT, Hkv, D]: a view of the pool, or gathered with zero padding."""
+    def _split(self, stored: F32, run: SplitRun, *, pad: bool) -> F32:
+        """Rows of a run of splits, [splits, SPLIT, Hkv, D]: a view of the pool, or gathered.
+
+        ``pad``: missing rows are exact zeros. Missing keys may hold anything, since their scores are hidden.
+        """
         if run.at >= 0:
             rows = stored[run.at : run.at + (run.stop - run.first) * SPLIT]
             return rows.reshape(run.stop - run.first, SPLIT, self.kv_heads, self.dim)
         gathered = self._gathered
         for to, at, rows_count in run.pieces:
             gathered[to : to + rows_count] = stored[at : at + rows_count]
-        filled = run.pieces[-1][0] + run.pieces[-1][2]
-        gathered[filled:] = 0.0
+        if pad:
+            gathered[run.pieces[-1][0] + run.pieces[-1][2] :] = 0.0
         return gathered[None]

@@ -6,6 +6,7 @@ each other, and where, never changes a row's bits.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 import attrs
@@ -21,8 +22,9 @@ __all__ = ["SPLIT", "Batch", "ChunkRows", "Lane", "SplitRun"]
 F32 = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.intp]
 
-SPLIT = 128
-"""Keys in an attention split; splits start at absolute multiples of it."""
+SPLIT = 64
+"""Keys in an attention split; splits start at absolute multiples of it. Blocks of 64 tokens (or multiples) are read
+in place; smaller ones are gathered."""
 
 
 @attrs.frozen
@@ -96,30 +98,36 @@ def _block_runs(table: Sequence[int], block_size: int, first: int, end: int) -> 
     return runs
 
 
-def split_runs(table: Sequence[int], block_size: int, end: int) -> tuple[SplitRun, ...]:
-    """Where the keys of positions 0 … ``end`` - 1 are, split by split in ascending order."""
+@functools.lru_cache(maxsize=1024)
+def split_runs(table: tuple[int, ...], block_size: int, splits: int) -> tuple[SplitRun, ...]:
+    """Where the keys of whole splits 0 … ``splits`` - 1 stand, in ascending order."""
     found: list[SplitRun] = []
-    whole = end // SPLIT
-    pieces = _block_runs(table, block_size, 0, whole * SPLIT)
-    if len(pieces) == 1:
-        found.append(SplitRun(0, whole, pieces[0][1]))
-    else:
-        for split in range(whole):
-            parts = _block_runs(table, block_size, split * SPLIT, (split + 1) * SPLIT)
-            if len(parts) > 1:
-                gather = tuple((position - split * SPLIT, at, rows) for position, at, rows in parts)
-                found.append(SplitRun(split, split + 1, -1, gather))
-                continue
-            at, last = parts[0][1], found[-1] if found else None
-            if last is not None and last.at >= 0 and last.at + (split - last.first) * SPLIT == at:
-                found[-1] = SplitRun(last.first, split + 1, last.at)
-            else:
-                found.append(SplitRun(split, split + 1, at))
-    if end % SPLIT:
-        parts = _block_runs(table, block_size, whole * SPLIT, end)
-        gather = tuple((position - whole * SPLIT, at, rows) for position, at, rows in parts)
-        found.append(SplitRun(whole, whole + 1, -1, gather))
+    for split in range(splits):
+        parts = _block_runs(table, block_size, split * SPLIT, (split + 1) * SPLIT)
+        at, last = parts[0][1], found[-1] if found else None
+        if len(parts) > 1:
+            gather = tuple((position - split * SPLIT, row, rows) for position, row, rows in parts)
+            found.append(SplitRun(split, split + 1, -1, gather))
+        elif last is not None and last.at >= 0 and last.at + (split - last.first) * SPLIT == at:
+            found[-1] = SplitRun(last.first, split + 1, last.at)
+        else:
+            found.append(SplitRun(split, split + 1, at))
     return tuple(found)
+
+
+def _lane_runs(lane: Lane, block_size: int) -> tuple[SplitRun, ...]:
+    """Runs of all splits of a lane. The last split may be part full: where blocks hold whole splits its missing
+    rows are the block's own (cleared when the slot got it), else it is gathered."""
+    whole, rest = divmod(lane.end, SPLIT)
+    if block_size % SPLIT == 0:
+        splits = whole + (rest > 0)
+        return split_runs(lane.table[: -(-lane.end // block_size)], block_size, splits)
+    runs = split_runs(lane.table[: -(-whole * SPLIT // block_size)], block_size, whole)
+    if not rest:
+        return runs
+    parts = _block_runs(lane.table, block_size, whole * SPLIT, lane.end)
+    gather = tuple((position - whole * SPLIT, row, rows) for position, row, rows in parts)
+    return (*runs, SplitRun(whole, whole + 1, -1, gather))
 
 
 def _attention_lane(lane: Lane, row: int, block_size: int) -> AttentionLane:
@@ -129,7 +137,7 @@ def _attention_lane(lane: Lane, row: int, block_size: int) -> AttentionLane:
         masked_from = lane.start // SPLIT * SPLIT
         keys = np.arange(masked_from, splits * SPLIT)
         mask = keys > np.arange(lane.start, lane.end)[:, None]
-    runs = split_runs(lane.table, block_size, lane.end)
+    runs = _lane_runs(lane, block_size)
     return AttentionLane(row, lane.count, splits, runs, masked_from, mask)
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from luce.compute.ops import rms_norm, sigmoid, silu, softplus, unit_norm
+from luce.compute.ops import sigmoid, silu, softplus, unit_norm
 from luce.compute.tiles import padded
 from luce.engines.qwen35.batch import Batch, ChunkRows
 from luce.engines.qwen35.config import TextConfig
@@ -28,6 +28,8 @@ F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]
 
 _MINUS_INF = np.float32(-np.inf)
+L2_EPS = np.float32(1e-6)
+"""Inside the square root of the q and k normalisation (spec qwen35 §5)."""
 
 
 def fold(s: F32, k: F32, u: F32, g: F64, out: F32) -> None:
@@ -51,7 +53,7 @@ class DeltaNet:
         self.hv = config.value_heads
         self.ratio = self.hv // self.hk
         self.channels = config.conv_channels
-        self.eps = np.float32(config.rms_eps)
+        self.eps = np.float32(config.value_dim * config.rms_eps)
         self.q_scale = np.float32(config.key_dim**-0.5)
         rows, hk, r = padded(max_rows), self.hk, self.ratio
 
@@ -91,7 +93,7 @@ class DeltaNet:
         decay, gain = self._decay(state, batch, g.astype(np.float64))
         self._chunk_rows(state, batch, kq, v, beta, decay, gain)
         mixed = self._output(batch, beta, gain)
-        rms_norm(mixed, w.gdn_norm, self.eps, out=mixed)
+        unit_norm(mixed, self.eps, out=mixed)
         gate = silu(z, self._gate[:rows])
         flat = self._mixed
         np.multiply(flat[:rows], gate, out=flat[:rows])
@@ -125,7 +127,7 @@ class DeltaNet:
         heads = y[:, : 2 * keys].reshape(rows, 2, self.hk, self.dk)
         kq[:, :, 0] = heads[:, 1]
         kq[:, :, 1] = heads[:, 0]
-        unit_norm(kq, out=kq)
+        unit_norm(kq, L2_EPS, out=kq)
         np.multiply(kq[:, :, 1], self.q_scale, out=kq[:, :, 1])
         return kq, y[:, 2 * keys :].reshape(rows, self.hk, self.ratio, self.dv)
 

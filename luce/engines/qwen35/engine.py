@@ -72,7 +72,8 @@ class Qwen35Engine:
     Args:
         config, weights: the model. The text weights are packed into the engine's own copy.
         num_slots: sequences that may be open at once.
-        num_blocks, block_size: the key/value pool; ``block_size`` tokens a block.
+        num_blocks, block_size: the key/value pool; ``block_size`` tokens a block. Multiples of 64 are
+            read in place; smaller blocks that divide 64 are gathered.
         max_context: longest sequence in tokens, prompt and answer.
         num_token_ids: ids that may be sampled (the tokenizer's count); None: the whole vocabulary.
         poison: what belongs to nobody holds NaN, so that reading it shows (tests).
@@ -87,8 +88,8 @@ class Qwen35Engine:
         weights: Qwen35Weights,
         *,
         num_slots: int = 4,
-        num_blocks: int = 512,
-        block_size: int = 32,
+        num_blocks: int = 256,
+        block_size: int = 64,
         max_context: int = 4096,
         num_token_ids: int | None = None,
         max_depth: int = 2,

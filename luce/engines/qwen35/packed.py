@@ -1,4 +1,7 @@
-"""The text model's weights in the form that the exact operators read: fused, transposed, in panels."""
+"""The text model's weights in the form that the exact operators read: fused, transposed, in panels.
+
+The scale of a norm goes into the matrix that reads its result, so that norms are divisions only.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from luce.compute.matrix import PackedMatrix, PanelArena, packed_floats
+from luce.compute.ops import rms_scale
 from luce.engines.qwen35.config import TextConfig
 from luce.engines.qwen35.weights import DeltaNetWeights, FullAttentionWeights, LayerWeights, Qwen35Weights
 
@@ -25,8 +29,8 @@ class PackedDeltaNet:
     """[4, 1, conv channels], last tap = current token."""
     neg_exp_a: F32
     dt_bias: F32
-    gdn_norm: F32
     out: PackedMatrix
+    """Takes the gated norm's scale in."""
 
 
 @attrs.frozen(eq=False)
@@ -35,15 +39,13 @@ class PackedAttention:
     """q and gate interleaved per head | k | v."""
     parts: tuple[slice, slice, slice]
     qk_norm: F32
-    """[H + Hkv, D]: the q scale times D^-0.5 for the query heads, then the k scale for the key heads."""
+    """[H + Hkv, D]: what is left of the q norm, times D^-0.5, for the query heads, then of the k norm."""
     out: PackedMatrix
 
 
 @attrs.frozen(eq=False)
 class PackedLayer:
-    input_norm: F32
     mixer: PackedDeltaNet | PackedAttention
-    post_norm: F32
     gate_up: PackedMatrix
     down: PackedMatrix
 
@@ -52,7 +54,6 @@ class PackedLayer:
 class PackedText:
     embed: F32
     layers: tuple[PackedLayer, ...]
-    final_norm: F32
     head: PackedMatrix
 
     @property
@@ -66,10 +67,11 @@ class PackedText:
 
 
 def _pack_mixer(
-    w: DeltaNetWeights | FullAttentionWeights, config: TextConfig, arena: PanelArena
+    w: DeltaNetWeights | FullAttentionWeights, input_norm: F32, config: TextConfig, arena: PanelArena
 ) -> PackedDeltaNet | PackedAttention:
+    scale = rms_scale(input_norm)
     if isinstance(w, DeltaNetWeights):
-        inputs = PackedMatrix(w.qkv, w.z, w.b, w.a, arena=arena)
+        inputs = PackedMatrix(w.qkv, w.z, w.b, w.a, arena=arena, scale=scale)
         qkv, z, b, a = inputs.columns([len(w.qkv), len(w.z), len(w.b), len(w.a)])
         return PackedDeltaNet(
             inputs,
@@ -77,27 +79,24 @@ def _pack_mixer(
             np.ascontiguousarray(w.conv.T[:, None]),
             w.neg_exp_a,
             w.dt_bias,
-            w.gdn_norm,
-            PackedMatrix(w.out, arena=arena),
+            PackedMatrix(w.out, arena=arena, scale=np.tile(rms_scale(w.gdn_norm), config.value_heads)),
         )
-    inputs = PackedMatrix(w.q, w.k, w.v, arena=arena)
+    inputs = PackedMatrix(w.q, w.k, w.v, arena=arena, scale=scale)
     q, k, v = inputs.columns([len(w.q), len(w.k), len(w.v)])
-    scale = np.float32(config.head_dim**-0.5)
+    # sqrt(D) of the norm and D^-0.5 of the scores cancel for the queries.
     norm = np.concatenate(
         [
-            np.broadcast_to(w.q_norm * scale, (config.heads, config.head_dim)),
-            np.broadcast_to(w.k_norm, (config.kv_heads, config.head_dim)),
+            np.broadcast_to(w.q_norm, (config.heads, config.head_dim)),
+            np.broadcast_to(rms_scale(w.k_norm), (config.kv_heads, config.head_dim)),
         ]
-    ).astype(np.float32)
+    )
     return PackedAttention(inputs, (q, k, v), norm, PackedMatrix(w.o, arena=arena))
 
 
 def _pack_layer(w: LayerWeights, config: TextConfig, arena: PanelArena) -> PackedLayer:
     return PackedLayer(
-        w.input_norm,
-        _pack_mixer(w.mixer, config, arena),
-        w.post_norm,
-        PackedMatrix(w.gate, w.up, arena=arena),
+        _pack_mixer(w.mixer, w.input_norm, config, arena),
+        PackedMatrix(w.gate, w.up, arena=arena, scale=rms_scale(w.post_norm)),
         PackedMatrix(w.down, arena=arena),
     )
 
@@ -119,6 +118,5 @@ def pack_text(weights: Qwen35Weights, config: TextConfig) -> PackedText:
     return PackedText(
         weights.embed,
         tuple(_pack_layer(layer, config, arena) for layer in weights.layers),
-        weights.final_norm,
-        PackedMatrix(weights.head, arena=arena),
+        PackedMatrix(weights.head, arena=arena, scale=rms_scale(weights.final_norm)),
     )

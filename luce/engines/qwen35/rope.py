@@ -39,7 +39,8 @@ class RopeTable:
         self._pairs = np.arange(half)
         self._axes = mrope_axes(config.mrope_section)
         self._cos = np.cos(angle).astype(np.float32)
-        self._sin = np.sin(angle).astype(np.float32)
+        sin = np.sin(angle).astype(np.float32)
+        self._sin = np.stack([-sin, sin], axis=-1)
 
     @property
     def nbytes(self) -> int:
@@ -51,5 +52,4 @@ class RopeTable:
         ``x.reshape(…, 2, half) * cos + x[halves swapped] * sin`` rotates half-split pairs.
         """
         where = positions[self._axes].T, self._pairs
-        sin = self._sin[where]
-        return self._cos[where][:, None, None], np.stack([-sin, sin], axis=1)[:, None]
+        return self._cos[where][:, None, None], self._sin[where].transpose(0, 2, 1)[:, None]

@@ -52,6 +52,8 @@ class Slot:
     sampled: tuple[int, int] | None = None
     """(position, token) of the token sampled last."""
     table: tuple[int, ...] = ()
+    blocks: int = 0
+    """Leading blocks of the table that are this slot's to read."""
     failed: str | None = None
 
     @property

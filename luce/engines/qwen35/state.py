@@ -14,6 +14,8 @@ exact zeros in k and u, so the in-chunk sums always run over 64 rows.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import attrs
 import numpy as np
 import numpy.typing as npt
@@ -84,22 +86,20 @@ class StatePool:
         def new(*shape: int) -> F32:
             return np.full(shape, self._fill, np.float32)
 
-        self.deltanet: list[DeltaNetState] = []
-        self.kv: list[KvLayer] = []
-        for full in config.full_attention:
-            if full:
-                shape = (num_blocks * block_size, config.kv_heads, config.head_dim)
-                self.kv.append(KvLayer(new(*shape), new(*shape)))
-            else:
-                self.deltanet.append(
-                    DeltaNetState(
-                        new(num_slots, hk, hv // hk, dk, dv),
-                        new(num_slots, hk, RING, dk),
-                        new(num_slots, hk, hv // hk, RING, dv),
-                        np.full((num_slots, hv, RING), self._fill, np.float64),
-                        new(num_slots, CONV_ROWS, config.conv_channels),
-                    )
-                )
+        # One array for all layers of a kind: large enough for huge pages.
+        full = sum(config.full_attention)
+        lead = (config.num_layers - full, num_slots)
+        states = (
+            new(*lead, hk, hv // hk, dk, dv),
+            new(*lead, hk, RING, dk),
+            new(*lead, hk, hv // hk, RING, dv),
+            np.full((*lead, hv, RING), self._fill, np.float64),
+            new(*lead, CONV_ROWS, config.conv_channels),
+        )
+        self.deltanet = [DeltaNetState(*(array[layer] for array in states)) for layer in range(lead[0])]
+        rows = (full, num_blocks * block_size, config.kv_heads, config.head_dim)
+        keys, values = new(*rows), new(*rows)
+        self.kv = [KvLayer(keys[layer], values[layer]) for layer in range(full)]
 
     @property
     def bytes_per_slot(self) -> int:
@@ -146,6 +146,13 @@ class StatePool:
             for layer in self.kv:
                 layer.k[rows] = np.nan
                 layer.v[rows] = np.nan
+
+    def clean_blocks(self, blocks: Sequence[int]) -> None:
+        """A slot got these blocks: their values become exact zeros, since splits are read whole."""
+        for block in blocks:
+            rows = slice(block * self.block_size, (block + 1) * self.block_size)
+            for layer in self.kv:
+                layer.v[rows] = 0.0
 
     def drop_rows(self, slot: int, start: int, end: int) -> None:
         """Positions ``start`` … ``end`` - 1 of ``slot`` are void: their ring rows become exact zeros again."""

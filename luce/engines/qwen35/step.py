@@ -118,6 +118,10 @@ class StepRunner:
             if start < slot.high:
                 self.pool.drop_rows(slot.index, start, slot.high)
             lane = Lane(slot.index, start, count, slot.base, table)
+            blocks = -(-lane.end // self.pool.block_size)
+            if slot.blocks < blocks:
+                self.pool.clean_blocks(table[slot.blocks : blocks])
+                slot.blocks = blocks
             lanes.append(lane)
             positions.append(slot.positions(start, lane.end))
             slot.rows_into(start, x[row : row + count], self.model.weights.embed)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from luce.compute.ops import rms_norm, silu
+from luce.compute.ops import silu, unit_norm
 from luce.compute.tiles import padded
 from luce.engines.qwen35.attention import Attention
 from luce.engines.qwen35.batch import Batch
@@ -30,7 +30,7 @@ class TextModel:
         self.config = config
         self.weights = weights
         self.max_rows = max_rows
-        self.eps = np.float32(config.rms_eps)
+        self.eps = np.float32(config.hidden * config.rms_eps)
         rows, first = padded(max_rows), weights.layers[0]
 
         def new(*shape: int) -> F32:
@@ -64,7 +64,7 @@ class TextModel:
         out = self._out[:rows, : self.config.hidden]
         linear, full = iter(pool.deltanet), iter(pool.kv)
         for index, layer in enumerate(self.weights.layers):
-            rms_norm(x, layer.input_norm, self.eps, out=self._normed[:rows])
+            unit_norm(x, self.eps, out=self._normed[:rows])
             if isinstance(layer.mixer, PackedDeltaNet):
                 assert self._deltanet is not None
                 self._deltanet(layer.mixer, next(linear), batch, self._normed, self._out)
@@ -72,7 +72,7 @@ class TextModel:
                 assert self._attention is not None
                 self._attention(layer.mixer, next(full), batch, self._normed, self._out)
             np.add(x, out, out=x)
-            rms_norm(x, layer.post_norm, self.eps, out=self._normed[:rows])
+            unit_norm(x, self.eps, out=self._normed[:rows])
             layer.gate_up(self._normed, self._gate_up, rows)
             ffn = self.config.ffn
             middle = silu(self._gate_up[:rows, :ffn], self._middle[:rows])
@@ -86,6 +86,6 @@ class TextModel:
     def logits(self, hidden: F32) -> F32:
         """Logits [n, V] of last-layer rows [n, hidden]; valid until the next call."""
         count = len(hidden)
-        rms_norm(hidden, self.weights.final_norm, self.eps, out=self._normed[:count])
+        unit_norm(hidden, self.eps, out=self._normed[:count])
         self.weights.head(self._normed, self._logits, count)
         return self._logits[:count, : self.config.vocab_size]
