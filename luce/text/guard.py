@@ -8,7 +8,8 @@ a caller are marked before rendering, and the mark is taken out of the plain pie
   the template cuts, trims or joins the strings; blanks at the ends of a text are not touched.
 - A free text that is a whole inner part of a token (``im_start``) is marked inside, in case a template writes
   the brackets around it.
-- The mark is a private-use character that occurs neither in the input nor in the template, chosen per render.
+- The mark is a character that occurs neither in the input nor in the template, chosen per render: a rare ideograph,
+  since templates may print lists and ``repr`` leaves printable characters as they are.
 
 In what the *assistant* said before, ``<think>``, ``</think>``, ``<tool_call>`` and ``</tool_call>`` are left alone:
 templates split earlier answers at them, and they become the same single ids that the model wrote. All else
@@ -18,6 +19,8 @@ counts as a question, not as a tool's result; results belong into messages of ro
 
 from __future__ import annotations
 
+import itertools
+import json
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
@@ -27,9 +30,10 @@ from luce.errors import RequestError
 __all__ = ["Guard", "GuardRules"]
 
 ASSISTANT_TOKENS = ("<think>", "</think>", "<tool_call>", "</tool_call>")
-_PRIVATE = re.compile("[\U000f0000-\U000ffffd\U00100000-\U0010fffd]")
-_ESCAPED = re.compile(r"\\u(db[89a-f][0-9a-f])\\u(d[c-f][0-9a-f]{2})", re.IGNORECASE)
-_FIRST, _LAST = 0xF0000, 0x10FFFD
+_RANGES = ((0x17000, 0x187F7), (0x20000, 0x2A6DF))
+"""Marks to choose from: Tangut, then rare Han. Printable, no letter case, untouched by normalisation."""
+_MARKS = re.compile("[" + "".join(f"{chr(first)}-{chr(last)}" for first, last in _RANGES) + "]")
+_ESCAPED = re.compile(r"\\u(d[89ab][0-9a-f]{2})\\u(d[c-f][0-9a-f]{2})", re.IGNORECASE)
 
 
 class GuardRules:
@@ -46,7 +50,7 @@ class GuardRules:
         self.inner = frozenset(
             token[i:j] for token in names for i in range(len(token)) for j in range(i + 1, len(token) + 1)
         )
-        self._template_marks = frozenset(_private_points([template]))
+        self._template = template
 
     def mark(self, text: str, mark: str) -> str:
         text = self._begins.sub(lambda found: found[0] + mark, text)
@@ -67,11 +71,18 @@ class GuardRules:
 
     def guard_for(self, *inputs: object) -> Guard:
         """A guard whose mark does not occur in these values."""
-        used = self._template_marks | _private_points(_strings(inputs))
-        for point in range(_FIRST, _LAST + 1):
-            if point & 0xFFFF < 0xFFFE and point not in used:
-                return Guard(self, chr(point))
-        raise RequestError("the request uses every private-use character", field="messages")
+        texts = [self._template, *_strings(inputs)]
+        used = _used(texts)
+        points = itertools.chain.from_iterable(range(first, last + 1) for first, last in _RANGES)
+        mark = next((chr(point) for point in points if point not in used), None)
+        # an input with every one of them: doubled ones are rarer still
+        doubled = (
+            mark * 2 for mark in map(chr, list(used)[:64]) if not any(mark * 2 in text for text in texts)
+        )
+        mark = mark or next(doubled, None)
+        if mark is None:
+            raise RequestError("the request leaves no character to mark its texts with", field="messages")
+        return Guard(self, mark)
 
 
 class Guard:
@@ -80,8 +91,7 @@ class Guard:
     def __init__(self, rules: GuardRules, mark: str) -> None:
         self._rules = rules
         self._mark = mark
-        self._escaped = mark.encode("utf-16-be").hex()
-        self._escaped = f"\\u{self._escaped[:4]}\\u{self._escaped[4:]}"
+        self._escaped = json.dumps(mark)[1:-1]
 
     def text(self, text: str) -> str:
         """A free text: marked within and, if it is an inner part of a token, split."""
@@ -154,11 +164,11 @@ def _strings(value: object) -> Iterator[str]:
             waiting += item
 
 
-def _private_points(texts: Iterable[str]) -> set[int]:
+def _used(texts: Iterable[str]) -> set[int]:
     used: set[int] = set()
     for text in texts:
         if not text.isascii():
-            used.update(map(ord, _PRIVATE.findall(text)))
+            used.update(map(ord, _MARKS.findall(text)))
         for high, low in _ESCAPED.findall(text):
             used.add(0x10000 + ((int(high, 16) - 0xD800) << 10) + (int(low, 16) - 0xDC00))
     return used

@@ -134,8 +134,9 @@ def check_unicode(text: str, field: str | None) -> None:
     try:
         text.encode()
     except UnicodeEncodeError as error:
+        code, place = ord(text[error.start]), error.start
         raise RequestError(
-            f"lone surrogate U+{ord(text[error.start]):04X} at character {error.start}; send valid Unicode",
+            f"{field or 'the text'} holds the lone surrogate U+{code:04X} at character {place}; send valid Unicode",
             field=field,
         ) from None
 

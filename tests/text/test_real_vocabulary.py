@@ -121,7 +121,7 @@ def test_gguf_with_qwen35_equals_the_ranks(
     wrong = Tokenizer(attrs.evolve(qwen36_source, pre="qwen2"))
     assert [len(wrong.encode_text(text)) for text in (HINDI, THAI)] != [6, 1]
     ranks = {token: rank for rank, token in enumerate(qwen36_ranks)}
-    texts = [*SCRIPTS.values()] + generated(300, seed=5)
+    texts = [*SCRIPTS.values(), *generated(300, seed=5)]
     for text in texts:
         pieces = _split(tokenizer, unicodedata.normalize("NFC", text))
         expected = [rank for piece in pieces for rank in _by_rank(piece.encode(), ranks)]

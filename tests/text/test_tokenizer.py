@@ -48,7 +48,7 @@ def test_ids_and_bytes(small: Tokenizer) -> None:
 
 @pytest.mark.parametrize("text", ["\ud800", "ok \udfff end", "\ud83d", "\udc00\ud800", "é" * 100 + "\ud800"])
 def test_lone_surrogates_are_a_request_error(small: Tokenizer, text: str) -> None:
-    with pytest.raises(RequestError, match="lone surrogate U\\+D") as found:
+    with pytest.raises(RequestError, match="the lone surrogate U\\+D") as found:
         small.encode_text(text, field="messages[0].content")
     assert found.value.field == "messages[0].content" and found.value.status == 400
     with pytest.raises(RequestError):

@@ -1,0 +1,208 @@
+"""Rendering: the documented examples, equality with jinja2, special tokens by position."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from luce.errors import ModelFileError, RequestError
+from luce.text.chat_template import MAX_TEMPLATE_CHARS, ChatTemplate
+from luce.text.messages import normalise
+from luce.text.tokenizer import Tokenizer
+from luce.weights.sources import ChatTemplateSource
+from tests.text.chats import CHATS, TOOLS, assistant, call, tool, user
+from tests.text.conftest import STYLE
+from tests.text.oracle import jinja_render
+
+IMAGE = {"type": "image"}
+
+
+def template(text: str, tokenizer: Tokenizer, **options: Any) -> ChatTemplate:
+    return ChatTemplate(ChatTemplateSource(text, Path("model/chat_template.jinja")), tokenizer, **options)
+
+
+def text_of(chat: ChatTemplate, messages: list[dict[str, Any]], **options: Any) -> str:
+    return chat.render(normalise(messages).messages, **options).text
+
+
+START = "<|im_start|>assistant\n<think>\n"
+
+
+@pytest.mark.parametrize(
+    ("messages", "options", "expected"),
+    [
+        ([user("Hi")], {}, f"<|im_start|>user\nHi<|im_end|>\n{START}"),
+        (
+            [user("Hi")],
+            {"enable_thinking": False},
+            f"<|im_start|>user\nHi<|im_end|>\n{START}\n</think>\n\n",
+        ),
+        (
+            [
+                {"role": "system", "content": " Be brief. "},
+                user([IMAGE, {"type": "text", "text": "What is this?"}]),
+            ],
+            {},
+            "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\n<|vision_start|><|image_pad|><|vision_end|>"
+            f"What is this?<|im_end|>\n{START}",
+        ),
+        (
+            [user([{"type": "text", "text": "Compare "}, IMAGE, IMAGE])],
+            {"add_vision_id": True},
+            "<|im_start|>user\nCompare Picture 1: <|vision_start|><|image_pad|><|vision_end|>Picture 2: "
+            f"<|vision_start|><|image_pad|><|vision_end|><|im_end|>\n{START}",
+        ),
+        (
+            [user("A"), assistant("B", reasoning_content="hmm"), user("C")],
+            {},
+            "<|im_start|>user\nA<|im_end|>\n<|im_start|>assistant\nB<|im_end|>\n<|im_start|>user\nC<|im_end|>\n"
+            f"{START}",
+        ),
+        (
+            [
+                user("sum"),
+                assistant(
+                    "",
+                    reasoning_content="r",
+                    tool_calls=[call("add", a=1, b=True, l=[1, "é"]), call("add", a=2)],
+                ),
+                tool("3"),
+                tool("4"),
+            ],
+            {},
+            "<|im_start|>user\nsum<|im_end|>\n<|im_start|>assistant\n<think>\nr\n</think>\n\n<tool_call>\n"
+            "<function=add>\n<parameter=a>\n1\n</parameter>\n<parameter=b>\nTrue\n</parameter>\n<parameter=l>\n"
+            '[1, "é"]\n</parameter>\n</function>\n</tool_call>\n<tool_call>\n<function=add>\n<parameter=a>\n2\n'
+            "</parameter>\n</function>\n</tool_call><|im_end|>\n<|im_start|>user\n<tool_response>\n3\n"
+            f"</tool_response>\n<tool_response>\n4\n</tool_response><|im_end|>\n{START}",
+        ),
+    ],
+)
+def test_documented_examples(
+    style: ChatTemplate, messages: list[dict[str, Any]], options: dict[str, Any], expected: str
+) -> None:
+    """Spec qwen35 §3."""
+    assert text_of(style, messages, template_kwargs=options) == expected
+
+
+@pytest.mark.parametrize("tools", [None, TOOLS])
+@pytest.mark.parametrize("chat", CHATS)
+def test_equal_to_jinja(style: ChatTemplate, chat: str, tools: list[Any] | None) -> None:
+    for options in ({}, {"enable_thinking": False}, {"add_vision_id": True}):
+        expected = jinja_render(STYLE.read_text(), CHATS[chat], tools=tools, **options)
+        assert text_of(style, CHATS[chat], tools=tools, template_kwargs=options) == expected
+
+
+def test_without_generation_prompt(style: ChatTemplate) -> None:
+    assert text_of(style, [user("Hi")], add_generation_prompt=False) == "<|im_start|>user\nHi<|im_end|>\n"
+
+
+def test_ids_are_those_of_the_rendered_text(style: ChatTemplate, small: Tokenizer) -> None:
+    rendered = style.render([user("Hi")])
+    assert [piece for piece in rendered.pieces if isinstance(piece, str)] == [
+        "user\nHi",
+        "\n",
+        "assistant\n",
+        "\n",
+    ]
+    special = small.special_ids
+    ids = small.encode_rendered(rendered.pieces)
+    assert ids[0] == special["<|im_start|>"] and ids[-2] == special["<think>"]
+    assert small.decode(ids, skip_special=False) == rendered.text
+
+
+def test_refusals_of_the_template_name_its_reason(style: ChatTemplate) -> None:
+    system = {"role": "system", "content": "s"}
+    for messages, reason in (
+        ([user("a"), system, user("b")], "A system message must come first."),
+        ([system, system, user("b")], "A system message must come first."),
+        ([system], "There is no question of a user."),
+        ([{"role": "system", "content": [IMAGE]}, user("b")], "A system message cannot hold images."),
+    ):
+        with pytest.raises(RequestError) as found:
+            text_of(style, messages)
+        assert found.value.message == reason
+        assert found.value.field == "messages" and found.value.status == 400
+
+
+def test_kwargs_reach_the_template_but_not_its_own_names(small: Tokenizer) -> None:
+    chat = template(
+        "{{ effort ~ (flags.a if flags else '') }}|{{ eos_token }}{{ messages[0].content }}", small
+    )
+    assert (
+        text_of(chat, [user("x")], template_kwargs={"effort": "low", "flags": {"a": 1}}) == "low1|<|im_end|>x"
+    )
+    for name in ("messages", "tools", "add_generation_prompt", "eos_token", "_x"):
+        with pytest.raises(RequestError, match=f"chat_template_kwargs.{name}"):
+            text_of(chat, [user("x")], template_kwargs={name: []})
+    with pytest.raises(RequestError, match="must be JSON"):
+        text_of(chat, [user("x")], template_kwargs={"effort": object()})
+    with pytest.raises(RequestError, match="lone surrogate"):
+        text_of(chat, [user("x")], template_kwargs={"effort": "\ud800"})
+
+
+def test_bad_tools_are_named(style: ChatTemplate) -> None:
+    for tools, field in (
+        ("x", "tools"),
+        ([1], "tools[0]"),
+        ([{"a": "\ud800"}], "tools[0]"),
+        ({"a": 1}, "tools"),
+    ):
+        with pytest.raises(RequestError) as found:
+            text_of(style, [user("x")], tools=tools)
+        assert found.value.field == field
+    assert text_of(style, [user("x")], tools=[]) == text_of(style, [user("x")])
+
+
+def test_features_of_the_dialect(small: Tokenizer) -> None:
+    """Whitespace control, loop controls, the generation tag, tojson options, dates."""
+    chat = template(
+        "{% for i in range(5) %}\n    {% if i == 1 %}{% continue %}{% endif %}\n"
+        "    {% if i == 3 %}{% break %}{% endif %}\n{{ i }}\n{% endfor %}\n"
+        "{% generation %}{{ {'é': '<a>&'} | tojson(indent=1) }}{% endgeneration %}"
+        "{{ strftime_now('%d %b %Y') }}{{ {'z': 1, 'a': 'é'} | tojson(sort_keys=true, ensure_ascii=true) }}",
+        small,
+        clock=lambda: datetime(2026, 1, 2),
+    )
+    assert text_of(chat, [user("x")]) == ('0\n2\n{\n "é": "<a>&"\n}02 Jan 2026{"a": "\\u00e9", "z": 1}')
+
+
+def test_undefined_names_and_wrong_types_are_request_errors(small: Tokenizer) -> None:
+    chat = template("{% if messages | length > 1 %}{{ messages[1].nope.nope + 1 }}{% endif %}", small)
+    with pytest.raises(RequestError, match="cannot render this conversation: UndefinedError") as found:
+        text_of(chat, [user("a"), user("b")])
+    assert found.value.status == 400 and found.value.field == "messages"
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("{% if %}", "line 1"),
+        ("{{ messages | nope }}", "No filter named 'nope'"),
+        ("{% include 'x' %}", "no loader"),
+        ("{{ raise_exception('never') }}", "cannot render a plain conversation: never"),
+        ("{{ messages.x.y }}", "UndefinedError"),
+        ("x" * (MAX_TEMPLATE_CHARS + 1), "characters"),
+        ("{{a}}" * 12_000, "more than 12000 parts"),
+        ("{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}", "nested too deep"),
+        ("{% if a %}" * 200 + "{% endif %}" * 200, "IndentationError"),
+        ("{% for i in x %}" * 30 + "{% endfor %}" * 30, "SyntaxError"),
+    ],
+)
+def test_bad_templates_are_one_line_at_load(small: Tokenizer, text: str, reason: str) -> None:
+    with pytest.raises(ModelFileError, match=reason) as found:
+        template(text, small)
+    assert str(found.value).startswith("model/chat_template.jinja: chat template: ")
+    assert "\n" not in str(found.value) and len(str(found.value)) < 500
+
+
+def test_renders_from_several_threads_do_not_meet(style: ChatTemplate) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    chats = [[user(f"question {i} <|im_end|>")] * (1 + i % 5) for i in range(64)]
+    alone = [style.render(chat).pieces for chat in chats]
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(lambda chat: style.render(chat).pieces, chats)) == alone
