@@ -101,9 +101,7 @@ class SchedulingFlags:
     ] = SERVICE_DEFAULTS.prefill_budget or 64
     queue: Annotated[
         int,
-        Parameter(
-            group=SCHEDULING, validator=Number(gte=0), help="Requests that may wait; one more gets 503."
-        ),
+        Parameter(group=SCHEDULING, validator=AT_LEAST_1, help="Requests that may wait; one more gets 503."),
     ] = SERVICE_DEFAULTS.max_queued
     queue_timeout: Annotated[
         float,

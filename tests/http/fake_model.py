@@ -1,0 +1,79 @@
+"""A model for the HTTP tests whose engine is the fake one: real actors, real answers, no weights."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import attrs
+import trio
+
+from luce.actors.options import ServiceOptions
+from luce.actors.service import Service
+from luce.engines.fake.engine import FakeEngine
+from luce.engines.fake.pictures import make_picture
+from luce.engines.loaded import GenerationDefaults, LoadedModel
+from luce.engines.seam import PatchImage
+from luce.http.app import create_app
+from luce.http.connections import serve_app
+from luce.http.options import HttpOptions
+from luce.http.server import listen
+from tests.actors.harness import ByteTokenizer, Prompt, make_prompt
+from tests.http.conftest import Server
+
+
+class FakePreparer:
+    """The prompt depends on the whole text; pictures are told apart by their bytes."""
+
+    def build(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        images: Sequence[PatchImage],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        template_kwargs: Mapping[str, Any] | None = None,
+    ) -> Prompt:
+        text = "".join(
+            content if isinstance(content, str) else "".join(part.get("text", "") for part in content)
+            for content in (message["content"] for message in messages)
+        )
+        name = int.from_bytes(hashlib.sha256(text.encode()).digest()[:3], "big")
+        return make_prompt(name, 8 + len(text) % 40, images)
+
+    def prepare_image(self, data: bytes, *, field: str) -> PatchImage:
+        return make_picture(hashlib.sha256(data).digest())
+
+
+@attrs.define
+class Live:
+    """A server with its real service."""
+
+    server: Server
+    service: Service
+    engine: FakeEngine
+
+
+@asynccontextmanager
+async def live(engine: FakeEngine, http: HttpOptions | None = None, **options: Any) -> AsyncIterator[Live]:
+    model = LoadedModel(
+        name="fake",
+        engine=engine,
+        tokenizer=ByteTokenizer(),  # type: ignore[arg-type]
+        preparer=FakePreparer(),
+        eos_token_ids=(),
+        defaults=GenerationDefaults(temperature=0.0),
+        created=0,
+    )
+    http = attrs.evolve(http or HttpOptions(), port=0, exit_grace=1.0)
+    service = Service(model, ServiceOptions(**options))
+    listener = listen(http)
+    server = Server(service, model, listener.getsockname()[1], trio.Event(), trio.Event())  # type: ignore[arg-type]
+    async with trio.open_nursery() as nursery:
+        await nursery.start(service.run)
+        await nursery.start(serve_app, create_app(service, model, http), listener, http, server.stop)
+        yield Live(server, service, engine)
+        service.drain()
+        await service.stopped()
+        server.stop.set()
