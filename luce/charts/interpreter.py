@@ -12,7 +12,8 @@ is comparing identities, and machines of one chart share all of it.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from typing import final
 
 import attrs
 
@@ -55,6 +56,7 @@ class Configuration:
     table: dict[str, Question | Outcome] = attrs.field(repr=False, factory=dict, init=False)
 
 
+@final
 @attrs.frozen(eq=False)
 class Outcome:
     """The end of a path through the guards. `then` is None when the event is illegal."""
@@ -63,12 +65,17 @@ class Outcome:
     sends: tuple[Send, ...]
 
 
+@final
 @attrs.define(eq=False)
 class Question:
-    """Asks guard number `guard`. A branch is filled in when it is first needed."""
+    """Asks a guard. A branch is filled in when it is first needed."""
 
+    name: str
     guard: int
+    """Its number in `Chart.guard_order`."""
     bit: int
+    known: Mapping[str, bool]
+    """The answers that led here."""
     yes: Question | Outcome | None = None
     no: Question | Outcome | None = None
 
@@ -88,9 +95,7 @@ def _intern(chart: Chart, step: Macrostep) -> Configuration:
     return found
 
 
-def _compute(
-    chart: Chart, here: Configuration | None, event: str | None, known: dict[str, bool]
-) -> Question | Outcome:
+def _compute(chart: Chart, here: Configuration, event: str, known: Mapping[str, bool]) -> Question | Outcome:
     """The outcome under the guard answers in `known`, or the next question."""
 
     def ask(name: str) -> bool:
@@ -98,13 +103,11 @@ def _compute(
             raise _NeedGuardError(name)
         return known[name]
 
-    active = here.numbers if here is not None else frozenset[int]()
-    history = dict(here.history) if here is not None else {}
     try:
-        step = run_macrostep(chart, active, history, event, ask)
+        step = run_macrostep(chart, here.numbers, dict(here.history), event, ask)
     except _NeedGuardError as need:
         index = chart.guard_order.index(need.name)
-        return Question(index, 1 << index)
+        return Question(need.name, index, 1 << index, known)
     if step is None:
         return Outcome(None, ())
     return Outcome(_intern(chart, step), step.sends)
@@ -114,26 +117,17 @@ def _first(chart: Chart, here: Configuration, event: str) -> Question | Outcome:
     """The root of the decision tree of `event` in `here`, from the memo if it is there."""
     found = here.table.get(event)
     if found is None:
-        if here.finished or (event not in chart.events and not chart.wildcards):
+        if not here.states or here.finished or (event not in chart.events and not chart.wildcards):
             return Outcome(None, ())  # not kept: names from outside must not fill the memo
         found = here.table[event] = _compute(chart, here, event, {})
     return found
 
 
-def _branch(
-    chart: Chart,
-    here: Configuration | None,
-    event: str | None,
-    above: Question,
-    answer: bool,
-    bits: int,
-    asked: int,
-) -> Question | Outcome:
+def _branch(here: Configuration, event: str, above: Question, answer: bool) -> Question | Outcome:
     """Where `answer` leads from `above`; worked out on first use."""
     found = above.yes if answer else above.no
     if found is None:
-        known = {name: bool(bits >> i & 1) for i, name in enumerate(chart.guard_order) if asked >> i & 1}
-        found = _compute(chart, here, event, known)
+        found = _compute(here.chart, here, event, {**above.known, above.name: answer})
         if answer:
             above.yes = found
         else:
@@ -152,21 +146,19 @@ def _no_guards(name: str) -> bool:
     raise ChartError(f"entering the chart asks guard {name!r}")
 
 
-def outcomes(here: Configuration, event: str) -> Iterator[tuple[dict[str, bool], Outcome]]:
+def outcomes(here: Configuration, event: str) -> Iterator[tuple[Mapping[str, bool], Outcome]]:
     """Every way `event` can go in `here`: the guards asked with their answers, and where that leads."""
-    chart = here.chart
 
-    def walk(node: Question | Outcome, bits: int, asked: int) -> Iterator[tuple[dict[str, bool], Outcome]]:
-        if isinstance(node, Outcome):
-            known = {n: bool(bits >> i & 1) for i, n in enumerate(chart.guard_order) if asked >> i & 1}
+    def walk(
+        node: Question | Outcome, known: Mapping[str, bool]
+    ) -> Iterator[tuple[Mapping[str, bool], Outcome]]:
+        if type(node) is not Question:
             yield known, node
             return
         for answer in (True, False):
-            now = bits | node.bit if answer else bits
-            below = _branch(chart, here, event, node, answer, now, asked | node.bit)
-            yield from walk(below, now, asked | node.bit)
+            yield from walk(_branch(here, event, node, answer), {**known, node.name: answer})
 
-    yield from walk(_first(chart, here, event), 0, 0)
+    yield from walk(_first(here.chart, here, event), {})
 
 
 class Machine:
@@ -217,32 +209,22 @@ class Machine:
 
         Raises IllegalEvent, and changes nothing, when the chart has no transition for the event here.
         """
-        outcome = self._here.table.get(event)
+        here = self._here
+        node = here.table.get(event) or _first(self.chart, here, event)
         bits = 0
-        if not isinstance(outcome, Outcome):
-            outcome, bits = self._decide(event)
-        then = outcome.then
+        while type(node) is Question:  # cheaper than isinstance, and this is the hot path
+            if self._guards[node.guard]():
+                bits |= node.bit
+                node = node.yes or _branch(here, event, node, True)
+            else:
+                node = node.no or _branch(here, event, node, False)
+        then = node.then
         if then is None:
-            raise IllegalEvent(f"{self.chart.name} {self.id}", self._here.states, event)
+            raise IllegalEvent(f"{self.chart.name} {self.id}", here.states, event)
         self._here = then
         if self.observer is not None:
             self.observer(Step(self.chart.name, self.id, event, bits, then.states))
-        return outcome.sends
-
-    def _decide(self, event: str) -> tuple[Outcome, int]:
-        """Walks the decision tree of `event`, asking the guards on the way."""
-        here = self._here
-        node = here.table.get(event) or _first(self.chart, here, event)
-        bits = asked = 0
-        guards = self._guards
-        while isinstance(node, Question):
-            asked |= node.bit
-            if guards[node.guard]():
-                bits |= node.bit
-                node = node.yes or _branch(self.chart, here, event, node, True, bits, asked)
-            else:
-                node = node.no or _branch(self.chart, here, event, node, False, bits, asked)
-        return node, bits
+        return node.sends
 
     @property
     def configuration(self) -> tuple[str, ...]:
@@ -269,7 +251,11 @@ class Machine:
 
     def accepts(self, event: str) -> bool:
         """Whether `feed(event)` would be legal now. Asks the guards that matter."""
-        return self._decide(event)[0].then is not None
+        here = self._here
+        node = here.table.get(event) or _first(self.chart, here, event)
+        while type(node) is Question:
+            node = _branch(here, event, node, self._guards[node.guard]())
+        return node.then is not None
 
     def __repr__(self) -> str:
         return f"<{self.chart.name} {self.id}: {', '.join(self.configuration) or 'not started'}>"
