@@ -14,7 +14,7 @@ import functools
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["HEIGHTS", "ONE_ROW", "TILE", "padded", "safe_heights", "tile_spans"]
+__all__ = ["HEIGHTS", "ONE_ROW", "TILE", "Heights", "padded", "probe_operand", "safe_heights", "tile_spans"]
 
 F32 = npt.NDArray[np.float32]
 Heights = tuple[int, ...]

@@ -108,6 +108,8 @@ class Qwen35Engine:
         if config.vision is not None and weights.vision is not None:
             vision = VisionTower(config.vision, weights.vision)
         self._vision = vision
+        self.tiles = packed.tiles
+        """Row-tile heights found exact at start, by panel shape; (1,) means row by row (``luce doctor``)."""
         self._num_token_ids = num_token_ids or text.vocab_size
         self._poison = poison
         self.capabilities = Capabilities(

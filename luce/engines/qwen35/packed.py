@@ -5,12 +5,15 @@ The scale of a norm goes into the matrix that reads its result, so that norms ar
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import attrs
 import numpy as np
 import numpy.typing as npt
 
 from luce.compute.matrix import PackedMatrix, PanelArena, packed_floats
 from luce.compute.ops import rms_scale
+from luce.compute.tiles import Heights
 from luce.engines.qwen35.config import TextConfig
 from luce.engines.qwen35.weights import DeltaNetWeights, FullAttentionWeights, LayerWeights, Qwen35Weights
 
@@ -57,13 +60,15 @@ class PackedText:
     head: PackedMatrix
 
     @property
-    def nbytes(self) -> int:
-        """Bytes of the packed matrices and the embedding."""
-        total = self.embed.nbytes + self.head.nbytes
+    def matrices(self) -> Iterator[PackedMatrix]:
         for layer in self.layers:
-            total += layer.gate_up.nbytes + layer.down.nbytes
-            total += layer.mixer.inputs.nbytes + layer.mixer.out.nbytes
-        return total
+            yield from (layer.mixer.inputs, layer.mixer.out, layer.gate_up, layer.down)
+        yield self.head
+
+    @property
+    def tiles(self) -> dict[tuple[int, int], Heights]:
+        """Tile heights that were found exact, by panel shape (in, columns); (1,) is row by row."""
+        return {(matrix.depth, matrix.panel): matrix.heights for matrix in self.matrices}
 
 
 def _pack_mixer(

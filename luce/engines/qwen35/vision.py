@@ -8,6 +8,7 @@ no shared scratch: the tower runs on the encoder's thread while the engine threa
 from __future__ import annotations
 
 import functools
+from typing import TypeVar
 
 import attrs
 import numpy as np
@@ -23,6 +24,7 @@ __all__ = ["VisionTower", "merge_order", "position_rows", "rotation"]
 
 F32 = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.intp]
+T = TypeVar("T", VisionWeights, VisionBlockWeights)
 
 QUERY_ROWS = 256
 """Queries attended at once; bounds the score matrix of large pictures."""
@@ -68,19 +70,10 @@ def rotation(grid: tuple[int, int], head_dim: int, merge: int) -> tuple[F32, F32
     return np.cos(angle).astype(np.float32)[:, None, None], np.stack([-sin, sin], axis=1)[:, None]
 
 
-@attrs.frozen(eq=False)
-class _Block:
-    """A block's weights with matrices as [in, out]."""
-
-    raw: VisionBlockWeights
-    qkv: F32
-    proj: F32
-    fc1: F32
-    fc2: F32
-
-
-def _transposed(weight: F32) -> F32:
-    return np.ascontiguousarray(weight.T)
+def _turned(weights: T, *names: str) -> T:
+    """The same weights with the named matrices as [in, out]."""
+    matrices = {name: np.ascontiguousarray(getattr(weights, name).T) for name in names}
+    return attrs.evolve(weights, **matrices)
 
 
 class VisionTower:
@@ -88,21 +81,12 @@ class VisionTower:
 
     def __init__(self, config: VisionConfig, weights: VisionWeights) -> None:
         self.config = config
-        self.weights = weights
+        blocks = tuple(_turned(block, "qkv", "proj", "fc1", "fc2") for block in weights.blocks)
+        turned = _turned(weights, "patch", "merger_fc1", "merger_fc2")
+        self.weights = attrs.evolve(turned, blocks=blocks)
+        """Matrices as [in, out]; the ones given are not kept."""
         self.eps = np.float32(config.layer_norm_eps)
         self.head_dim = config.hidden // config.heads
-        self._patch = _transposed(weights.patch)
-        self._blocks = [
-            _Block(
-                block,
-                _transposed(block.qkv),
-                _transposed(block.proj),
-                _transposed(block.fc1),
-                _transposed(block.fc2),
-            )
-            for block in weights.blocks
-        ]
-        self._merger = _transposed(weights.merger_fc1), _transposed(weights.merger_fc2)
         self._tables = functools.lru_cache(maxsize=16)(self._make_tables)
 
     def _make_tables(self, grid: tuple[int, int]) -> tuple[F32, F32, F32]:
@@ -131,34 +115,33 @@ class VisionTower:
     def _encode(self, patches: F32, grid: tuple[int, int]) -> F32:
         w = self.weights
         positions, cos, sin = self._tables(grid)
-        x = patches @ self._patch
+        x = patches @ w.patch
         x += w.patch_bias
         x += positions
         normed = np.empty_like(x)
-        for block in self._blocks:
-            raw = block.raw
-            layer_norm(x, raw.norm1, raw.norm1_bias, self.eps, out=normed)
+        for block in w.blocks:
+            layer_norm(x, block.norm1, block.norm1_bias, self.eps, out=normed)
             mixed = self._attend(normed, block, cos, sin) @ block.proj
-            mixed += raw.proj_bias
+            mixed += block.proj_bias
             x += mixed
-            layer_norm(x, raw.norm2, raw.norm2_bias, self.eps, out=normed)
+            layer_norm(x, block.norm2, block.norm2_bias, self.eps, out=normed)
             middle = normed @ block.fc1
-            middle += raw.fc1_bias
+            middle += block.fc1_bias
             out = gelu_tanh(middle) @ block.fc2
-            out += raw.fc2_bias
+            out += block.fc2_bias
             x += out
         layer_norm(x, w.merger_norm, w.merger_norm_bias, self.eps, out=normed)
-        middle = normed.reshape(-1, self.config.hidden * self.config.merge_size**2) @ self._merger[0]
+        middle = normed.reshape(-1, self.config.hidden * self.config.merge_size**2) @ w.merger_fc1
         middle += w.merger_fc1_bias
-        merged: F32 = gelu_erf(middle) @ self._merger[1]
+        merged: F32 = gelu_erf(middle) @ w.merger_fc2
         merged += w.merger_fc2_bias
         return merged
 
-    def _attend(self, normed: F32, block: _Block, cos: F32, sin: F32) -> F32:
+    def _attend(self, normed: F32, block: VisionBlockWeights, cos: F32, sin: F32) -> F32:
         """Bidirectional attention of all patches [N, d], before the output projection."""
         count, heads, dim = len(normed), self.config.heads, self.head_dim
         qkv = normed @ block.qkv
-        qkv += block.raw.qkv_bias
+        qkv += block.qkv_bias
         qk = qkv[:, : 2 * heads * dim].reshape(count, 2 * heads, 2, dim // 2)
         turned = qk[:, :, ::-1] * sin
         qk = qk * cos
