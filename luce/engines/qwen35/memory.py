@@ -34,7 +34,7 @@ class MemoryOptions:
     """Sequences that run at once (``--slots``)."""
     context: int
     """Longest sequence in tokens, prompt and answer (``--context``)."""
-    block_size: int = 32
+    block_size: int = 64
     """Tokens per KV block."""
     num_blocks: int | None = None
     """KV blocks in the pool; None is enough for every slot at full context."""

@@ -62,7 +62,7 @@ def _matrices(text: TextConfig, full: bool) -> list[tuple[int, int]]:
 
 
 def text_arrays(text: TextConfig) -> Iterator[ArraySpec]:
-    """The packed text model: embedding, panels of all products, and vectors."""
+    """The packed text model: embedding, panels of all products (norm scales are inside), and vectors."""
     part = "text weights"
     full = sum(text.full_attention)
     linear = text.num_layers - full
@@ -70,10 +70,8 @@ def text_arrays(text: TextConfig) -> Iterator[ArraySpec]:
     panels += sum(packed_floats(*shape) for kind in text.full_attention for shape in _matrices(text, kind))
     yield ArraySpec(part, "embedding", (text.vocab_size, text.hidden))
     yield ArraySpec(part, "panels", (panels,))
-    yield ArraySpec(part, "norms", (2 * text.num_layers + 1, text.hidden))
     yield ArraySpec(part, "conv taps", (linear, text.conv_kernel, text.conv_channels))
     yield ArraySpec(part, "decay and dt bias", (linear, 2, text.value_heads))
-    yield ArraySpec(part, "DeltaNet norms", (linear, text.value_dim))
     yield ArraySpec(part, "query and key norms", (full, text.heads + text.kv_heads, text.head_dim))
 
 
@@ -83,19 +81,18 @@ def released_arrays(text: TextConfig) -> Iterator[ArraySpec]:
     for index, full in enumerate((*text.full_attention, *[True] * text.num_mtp_layers)):
         for rows, columns in _matrices(text, full):
             yield ArraySpec(part, f"layer {index}", (rows, columns))
-        yield ArraySpec(
-            part, f"layer {index} vectors", (_loaded_vectors(text, full, index >= text.num_layers),)
-        )
+        yield ArraySpec(part, f"layer {index} vectors", (_loaded_vectors(text, full),))
+    yield ArraySpec(part, "final norm", (text.hidden,))
     if text.num_mtp_layers:
         yield ArraySpec(part, "MTP input and norms", (2 * text.hidden + 3, text.hidden))
     if not text.tied:
         yield ArraySpec(part, "head", (text.vocab_size, text.hidden))
 
 
-def _loaded_vectors(text: TextConfig, full: bool, mtp: bool) -> int:
-    """Values of a layer's small tensors that packing copies (the layer norms of the main layers stay)."""
-    kept = 2 * text.hidden if mtp else 0
-    return kept + (2 * text.head_dim if full else text.conv_channels * text.conv_kernel)
+def _loaded_vectors(text: TextConfig, full: bool) -> int:
+    """Values of a layer's small tensors that packing copies or folds into matrices."""
+    mixer = 2 * text.head_dim if full else text.conv_channels * text.conv_kernel + text.value_dim
+    return 2 * text.hidden + mixer
 
 
 def vision_arrays(vision: VisionConfig) -> Iterator[ArraySpec]:
@@ -143,7 +140,7 @@ def scratch_arrays(text: TextConfig, slots: int, context: int, pass_rows: int) -
     columns = 2 * text.hidden + max(outs) + gate_up + text.ffn
     yield ArraySpec(part, "activations", (rows, columns))
     yield ArraySpec(part, "logits", (rows, _width(text.vocab_size, text.hidden)))
-    yield ArraySpec(part, "rotary tables", (2, context + 1, text.rotary_dim // 2))
+    yield ArraySpec(part, "rotary tables", (3, context + 1, text.rotary_dim // 2))
     yield ArraySpec(part, "rows to sample", (slots, text.hidden))
     if not all(text.full_attention):
         yield from _deltanet_scratch(text, part, rows)
