@@ -107,7 +107,7 @@ def plan_memory(config: Qwen35Config, options: MemoryOptions) -> MemoryPlan:
     arrays += kv_arrays(text, options.blocks, options.block_size)
     arrays += state_arrays(text, options.slots)
     arrays += scratch_arrays(text, options.slots, options.context, PASS_ROWS)
-    return MemoryPlan(options, tuple(arrays), tuple(released_arrays(text)))
+    return MemoryPlan(options, tuple(arrays), tuple(released_arrays(text, config.vision)))
 
 
 def check_budget(config: Qwen35Config, plan: MemoryPlan, budget: int) -> None:

@@ -75,9 +75,11 @@ def text_arrays(text: TextConfig) -> Iterator[ArraySpec]:
     yield ArraySpec(part, "query and key norms", (full, text.heads + text.kv_heads, text.head_dim))
 
 
-def released_arrays(text: TextConfig) -> Iterator[ArraySpec]:
-    """Loaded matrices that are given back once they are packed: they count at the peak of loading only."""
+def released_arrays(text: TextConfig, vision: VisionConfig | None) -> Iterator[ArraySpec]:
+    """Loaded arrays that are given back once they are packed: they count at the peak of loading only."""
     part = "loading"
+    if vision is not None:
+        yield ArraySpec(part, "vision matrices", (_vision_matrices(vision),))
     for index, full in enumerate((*text.full_attention, *[True] * text.num_mtp_layers)):
         for rows, columns in _matrices(text, full):
             yield ArraySpec(part, f"layer {index}", (rows, columns))
@@ -95,18 +97,22 @@ def _loaded_vectors(text: TextConfig, full: bool) -> int:
     return 2 * text.hidden + mixer
 
 
-def vision_arrays(vision: VisionConfig) -> Iterator[ArraySpec]:
-    """The vision tower: loaded arrays, and the transposed matrices that its products read."""
+def _vision_matrices(vision: VisionConfig) -> int:
+    """Values of all matrices of the vision tower."""
     dim, ffn, merged = vision.hidden, vision.ffn, vision.hidden * vision.merge_size**2
     patch = dim * vision.in_channels * vision.patch_size**2
-    block = 4 * dim * dim + 2 * ffn * dim
-    merger = merged * merged + vision.out_hidden * merged
-    matrices = patch + vision.depth * block + merger
-    vectors = dim + vision.depth * (9 * dim + ffn) + 2 * dim + merged + vision.out_hidden
-    yield ArraySpec("vision weights", "positions", (vision.grid_side**2, dim))
-    yield ArraySpec("vision weights", "vectors", (vectors,))
-    yield ArraySpec("vision weights", "matrices", (matrices,))
-    yield ArraySpec("vision weights", "transposed matrices", (matrices,))
+    return (
+        patch + vision.depth * (4 * dim * dim + 2 * ffn * dim) + merged * merged + vision.out_hidden * merged
+    )
+
+
+def vision_arrays(vision: VisionConfig) -> Iterator[ArraySpec]:
+    """The vision tower, its matrices as its products read them."""
+    part, dim, merged = "vision weights", vision.hidden, vision.hidden * vision.merge_size**2
+    vectors = dim + vision.depth * (9 * dim + vision.ffn) + 2 * dim + merged + vision.out_hidden
+    yield ArraySpec(part, "positions", (vision.grid_side**2, dim))
+    yield ArraySpec(part, "vectors", (vectors,))
+    yield ArraySpec(part, "matrices", (_vision_matrices(vision),))
 
 
 def kv_arrays(text: TextConfig, blocks: int, block_size: int) -> Iterator[ArraySpec]:
