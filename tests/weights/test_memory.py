@@ -85,14 +85,11 @@ def test_released_models(name: str) -> None:
     config, parameters, kv_bf16, state_mib = RELEASED[name]
     plan = plan_memory(config, MemoryOptions(slots=4, context=4096))
     assert config.vision is not None
-    vision = sum(
-        spec.nbytes for spec in plan.arrays if spec.part == "vision weights" and spec.name[:5] != "trans"
-    )
-    text = sum(spec.nbytes for spec in plan.released)
-    kept = {"embedding", "decay and dt bias"}
-    text += sum(spec.nbytes for spec in plan.arrays if spec.part == "text weights" and spec.name in kept)
+    loaded = sum(spec.nbytes for spec in plan.released)
+    kept = {"embedding", "decay and dt bias", "positions", "vectors"}
+    loaded += sum(spec.nbytes for spec in plan.arrays if spec.name in kept)
     folded = config.vision.hidden * 3 * 256
-    assert vision + text == 4 * (parameters - folded)
+    assert loaded == 4 * (parameters - folded)
     assert plan.bytes_per_token == 2 * kv_bf16
     state = next(spec for spec in plan.arrays if spec.name == "s")
     assert state.nbytes == 4 * state_mib * 2**20
