@@ -1,0 +1,249 @@
+"""chat, demo, logits and doctor on a tiny random model."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import trio
+from PIL import Image
+from rich.console import Console
+
+from luce.cli import main as command
+from luce.cli.chat import Conversation, converse
+from luce.cli.doctor import alone_and_beside, examine
+from luce.cli.in_process import data_url
+from luce.cli.request_path import request_path
+from luce.engines.load_model import LoadOptions, load_engine, load_model, open_model
+from luce.engines.loaded import LoadedModel
+from luce.errors import RequestError
+from luce.trace.events import EventRecord
+from tests.weights.tiny_model import random_model
+from tests.weights.writers import write_hf
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_hf(tmp_path_factory.mktemp("tiny"), random_model())
+
+
+@pytest.fixture
+def model(folder: Path) -> LoadedModel:
+    return load_model(open_model(folder, LoadOptions(slots=2, context=1024)))
+
+
+@pytest.fixture
+def picture(tmp_path: Path) -> Path:
+    path = tmp_path / "picture.png"
+    Image.new("RGB", (64, 48), (200, 30, 30)).save(path)
+    return path
+
+
+# -- chat -------------------------------------------------------------------------------------------------------------
+
+
+def talk(model: LoadedModel, conversation: Conversation, *lines: str, **options: Any) -> str:
+    out = Console(file=io.StringIO(), width=200, highlight=False, soft_wrap=True)
+    rest = iter(lines)
+    options = {"temperature": 0, "max_tokens": 12} | options
+    trio.run(converse, model, conversation, options, out, lambda: next(rest, None))
+    assert isinstance(out.file, io.StringIO)
+    return out.file.getvalue()
+
+
+def test_chat_keeps_the_conversation(model: LoadedModel, picture: Path) -> None:
+    conversation = Conversation("Be brief.")
+    talk(model, conversation, "Hello", f"/image {picture}", "What is this?", "")
+    roles = [message["role"] for message in conversation.messages]
+    assert roles == ["system", "user", "assistant", "user", "assistant"]
+    assert conversation.messages[3]["content"][0]["image_url"]["url"] == data_url(picture)
+    assert conversation.messages[3]["content"][1] == {"type": "text", "text": "What is this?"}
+
+
+def test_chat_commands(model: LoadedModel) -> None:
+    conversation = Conversation()
+    said = talk(
+        model,
+        conversation,
+        "Hi",
+        "/help",
+        "/image /no/such.png",
+        "/nonsense",
+        "/system Rhyme.",
+        "/quit",
+        "no",
+    )
+    assert "/image PATH" in said
+    assert "/no/such.png: No such file or directory" in said
+    assert conversation.messages == [{"role": "system", "content": "Rhyme."}]
+
+
+def test_chat_goes_on_after_a_refusal(model: LoadedModel, tmp_path: Path) -> None:
+    broken = tmp_path / "broken.png"
+    broken.write_bytes(b"no picture")
+    conversation = Conversation()
+    said = talk(model, conversation, f"/image {broken}", "What is this?", "Hello")
+    assert "image_url" in said
+    assert [message["content"] for message in conversation.messages if message["role"] == "user"] == ["Hello"]
+
+
+# -- logits -----------------------------------------------------------------------------------------------------------
+
+
+def logits(folder: Path, tmp_path: Path, request: dict[str, Any], *flags: str) -> dict[str, np.ndarray]:
+    (tmp_path / "r.json").write_text(json.dumps(request))
+    out = tmp_path / "x.npz"
+    with pytest.raises(SystemExit) as ended:
+        command.main(
+            ["logits", str(folder), "--request", str(tmp_path / "r.json"), "--out", str(out), *flags]
+        )
+    assert ended.value.code == 0
+    with np.load(out) as arrays:
+        return dict(arrays)
+
+
+def test_logits_of_ids(folder: Path, tmp_path: Path) -> None:
+    arrays = logits(folder, tmp_path, {"ids": [3, 1, 4, 1, 5]}, "--hidden", "--vision")
+    assert set(arrays) == {"ids", "position_ids", "logits", *(f"hidden_{i}" for i in range(4))}
+    assert arrays["ids"].tolist() == [3, 1, 4, 1, 5]
+    assert arrays["position_ids"].tolist() == [[0, 1, 2, 3, 4]] * 3
+    assert (arrays["logits"].shape, arrays["logits"].dtype) == ((5, 320), np.float32)
+    assert arrays["hidden_0"].shape == (5, 64)
+    assert np.isfinite(arrays["logits"]).all()
+
+
+def test_logits_with_pictures_in_every_form(folder: Path, tmp_path: Path, picture: Path) -> None:
+    """One pad or the full run, by path or as a data URL in messages: the same numbers."""
+    content = [{"type": "image"}, {"type": "text", "text": "Look"}]
+    messages = [{"role": "user", "content": content}]
+    first = logits(folder, tmp_path, {"messages": messages, "images": [picture.name]}, "--vision")
+    pad = open_model(folder, LoadOptions()).config.image_token_id
+    ids = first["ids"].tolist()
+    length = ids.count(pad)
+    assert length > 1
+    assert first["image_rows_0"].shape == (length, 64)
+    one_pad = [token for place, token in enumerate(ids) if token != pad or ids[place - 1] != pad]
+    url = [{"type": "image_url", "image_url": {"url": data_url(picture)}}, content[1]]
+    for request in (
+        {"ids": ids, "images": [picture.name]},
+        {"ids": one_pad, "images": [str(picture)]},
+        {"messages": [{"role": "user", "content": url}]},
+    ):
+        other = logits(folder, tmp_path, request)
+        for name in ("ids", "position_ids", "logits"):
+            assert np.array_equal(first[name], other[name]), name
+
+
+@pytest.mark.parametrize(
+    ("request_", "said"),
+    [
+        ({}, "ids"),
+        ({"ids": [1], "messages": []}, "ids"),
+        ({"ids": []}, "ids"),
+        ({"ids": [100000]}, "ids[0]"),
+        ({"ids": ["a"]}, "ids[0]"),
+        ({"ids": [1], "images": ["none.png"]}, "images[0]"),
+        ({"idz": [1]}, "idz"),
+        ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "images"),
+        ({"messages": [{"role": "user", "content": "a"}], "images": ["a.png"]}, "images"),
+        ({"ids": [1], "tools": [{}]}, "tools"),
+    ],
+)
+def test_bad_logits_requests(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], request_: dict[str, Any], said: str
+) -> None:
+    (tmp_path / "r.json").write_text(json.dumps(request_))
+    with pytest.raises(SystemExit) as ended:
+        command.main(
+            ["logits", str(folder), "--request", str(tmp_path / "r.json"), "--out", str(tmp_path / "x.npz")]
+        )
+    assert ended.value.code == 1
+    err = capsys.readouterr().err
+    assert said in err
+    assert not (tmp_path / "x.npz").exists()
+
+
+# -- doctor -----------------------------------------------------------------------------------------------------------
+
+
+def test_doctor_finds_this_machine_good(folder: Path) -> None:
+    findings = {finding.name: finding for finding in examine(folder)}
+    assert all(finding.good for finding in findings.values())
+    assert "threads=1" in findings["device"].text
+
+
+def test_doctor_names_a_model_that_cannot_be_read(tmp_path: Path) -> None:
+    findings = {finding.name: finding for finding in examine(tmp_path / "none")}
+    assert not findings["exactness"].good
+    assert "does not exist" in findings["exactness"].text
+
+
+def test_self_test_sees_a_difference(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Armed: an engine whose logits depend on the number of lanes in a step is found out."""
+    engine = load_engine(open_model(folder, LoadOptions(slots=4, context=128), chat=False))
+    try:
+        assert alone_and_beside(engine) == []
+        real = engine.collect
+
+        def inexact(ticket: Any) -> Any:
+            import attrs
+
+            result = real(ticket)
+            if len(result.outcomes) < 2:
+                return result
+            outcomes = [
+                attrs.evolve(
+                    outcome,
+                    tokens=tuple(attrs.evolve(t, logprob=np.nextafter(t.logprob, 0)) for t in outcome.tokens),
+                )
+                for outcome in result.outcomes
+            ]
+            return attrs.evolve(result, outcomes=tuple(outcomes))
+
+        monkeypatch.setattr(engine, "collect", inexact)
+        assert alone_and_beside(engine)
+    finally:
+        engine.shutdown()
+
+
+# -- the way of a request ---------------------------------------------------------------------------------------------
+
+
+def record(t: float, *states: str, name: str = "a", machine: str = "request") -> EventRecord:
+    return EventRecord(0, t, machine, name, "e", 0, states)
+
+
+def test_path_of_a_request() -> None:
+    events = [
+        record(0.0, "live", "phase", "queued", "client", "flowing"),
+        record(0.5, "live", "phase", "queued", "client", "flowing", name="b"),
+        record(0.7, "ready", machine="loop"),
+        record(1.0, "live", "phase", "encoding", "client", "flowing"),
+        record(1.25, "live", "phase", "staging", "staging_chunk", "client", "flowing"),
+        record(1.5, "live", "phase", "staging", "staging_wait_rows", "client", "flowing"),
+        record(2.0, "live", "phase", "decoding", "client", "stalled"),
+        record(2.5, "ending", "ending_outcome", "ending_finished", "ending_rows", "rows_held"),
+        record(2.75, "finished"),
+    ]
+    assert list(map(str, request_path(events, "a"))) == [
+        "queued 1000 ms",
+        "encoding 250 ms",
+        "staging 750 ms",
+        "decoding 500 ms",
+        "finished",
+    ]
+    assert request_path(events, "c") == []
+
+
+def test_reading_a_prompt_needs_a_template(folder: Path, tmp_path: Path) -> None:
+    """A model without chat template can still give logits of ids."""
+    bare = write_hf(tmp_path / "bare", random_model())
+    (bare / "chat_template.jinja").unlink()
+    assert logits(bare, tmp_path, {"ids": [1, 2]})["logits"].shape == (2, 320)
+    prompts = open_model(bare, LoadOptions(), chat=False).prompts
+    with pytest.raises(RequestError, match="no chat template"):
+        prompts.build([{"role": "user", "content": "Hi"}])
