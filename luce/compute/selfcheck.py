@@ -75,7 +75,7 @@ def check_operators() -> None:
         for function in ELEMENTWISE:
             if not elementwise_holds(function, np.abs(values) if function is not np.exp else values):
                 raise DeviceError(f"numpy's {function.__name__} is not exact on this machine")
-        for width in (128, 192, 256, 640):
+        for width in (64, 128, 192, 256, 640):
             rows = rng.standard_normal((5, width)).astype(np.float32)
             if not reduction_holds(lambda x: np.add.reduce(x, axis=-1), rows):
                 raise DeviceError("numpy's row sum is not exact on this machine")

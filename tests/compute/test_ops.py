@@ -136,6 +136,24 @@ def test_self_check_passes_here_and_names_what_fails(monkeypatch: pytest.MonkeyP
     selfcheck.check_operators.cache_clear()
 
 
+@settings(max_examples=60, deadline=None)
+@given(
+    heads=st.integers(1, 3),
+    rows=st.integers(1, 20),
+    splits=st.integers(1, 70),
+    dim=st.sampled_from([2, 16, 32, 256]),
+    seed=st.integers(0, 99),
+)
+def test_split_sums_are_added_in_ascending_order(
+    heads: int, rows: int, splits: int, dim: int, seed: int
+) -> None:
+    parts = values(heads * rows * splits * dim, seed).reshape(heads, rows, splits, dim)
+    assert selfcheck.ascending_sum_holds(parts)
+    total = np.add.accumulate(parts[..., 0], axis=-1)[..., -1:]
+    longer = np.concatenate([parts[..., 0], np.zeros((heads, rows, 3), np.float32)], axis=-1)
+    assert np.array_equal(bits(np.add.accumulate(longer, axis=-1)[..., -1:]), bits(total))
+
+
 def test_self_check_finds_a_sum_that_depends_on_the_batch() -> None:
     def by_columns(x: F32) -> F32:
         total = np.add.accumulate(x, axis=1)[:, -1] if len(x) > 1 else np.add.reduce(x, axis=1)

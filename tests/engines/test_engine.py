@@ -13,6 +13,7 @@ import pytest
 from luce.engines.qwen35.engine import Qwen35Engine
 from luce.engines.seam import (
     Engine,
+    ImageSpan,
     PatchImage,
     RowSource,
     Segment,
@@ -165,6 +166,11 @@ def test_bad_prompts_are_refused_at_open(engine: Qwen35Engine) -> None:
     spec = text_spec([1, 2, 3])
     with pytest.raises(RequestError, match="positions"):
         engine.open(0, SlotSpec(spec.token_ids, spec.positions[:, :2], 0, None, 1))
+    with pytest.raises(RequestError, match="span"):
+        engine.open(0, SlotSpec(spec.token_ids, spec.positions, 0, None, 1, (ImageSpan(1, 3, 0),), [None]))
+    for delta in (1, -4):
+        with pytest.raises(RequestError, match="rope delta"):
+            engine.open(0, SlotSpec(spec.token_ids, spec.positions, delta, None, 1))
     engine.open(0, spec)
     with pytest.raises(DeviceError, match="taken"):
         engine.open(0, spec)

@@ -143,6 +143,9 @@ def test_b24_a_picture_without_rows_fails_its_request_alone(engine: Qwen35Engine
     blind, other = driver.open(spec, 0), driver.open(text_spec([4, 5]), 1)
     outcomes = driver.step([Rows(blind, 0, 5), Rows(other, 0, 2)])
     assert "image 0 has no rows" in (outcomes[0].error or "") and outcomes[1].error is None
+    spec.image_rows[0] = pictures(1, WIDE)[0][:, :50]
+    outcomes = driver.step([Rows(blind, 0, 5), Rows(other, 1, 1)])
+    assert "[20, 64] are needed" in (outcomes[0].error or "") and outcomes[1].error is None
     spec.image_rows[0] = pictures(1, WIDE)[0]
     (again,) = driver.step([Rows(blind, 0, 23)])
     assert again.error is None, "nothing was computed, so the slot is still good"

@@ -25,7 +25,7 @@ from luce.engines.qwen35.config import Qwen35Config
 from luce.engines.qwen35.inspection import audit, forward_all
 from luce.engines.qwen35.packed import pack_text
 from luce.engines.qwen35.rope import RopeTable
-from luce.engines.qwen35.slots import Greedy, Slot
+from luce.engines.qwen35.slots import Slot, new_slot
 from luce.engines.qwen35.state import MAX_LANE_ROWS, StatePool
 from luce.engines.qwen35.step import StepRunner
 from luce.engines.qwen35.text import TextModel
@@ -33,7 +33,6 @@ from luce.engines.qwen35.vision import VisionTower
 from luce.engines.qwen35.weights import Qwen35Weights
 from luce.engines.seam import Capabilities, Outcome, PatchImage, SlotSpec, StepPlan, StepResult, Ticket
 from luce.errors import DeviceError, RequestError
-from luce.sampling.sampler import Sampler
 
 __all__ = ["Qwen35Engine", "StepTicket"]
 
@@ -150,7 +149,7 @@ class Qwen35Engine:
         """
         if slot in self._claimed or not 0 <= slot < self.capabilities.num_slots:
             raise DeviceError(f"slot {slot} cannot be opened: it is taken or does not exist")
-        opened = self._new_slot(slot, spec)
+        opened = self._checked(slot, spec)
         self._claimed.add(slot)
         self._put(lambda: self._open(opened))
 
@@ -237,7 +236,7 @@ class Qwen35Engine:
 
     def forward_all(self, spec: SlotSpec) -> tuple[F32, list[F32]]:
         """Logits [T, V] of every prompt row and each layer's rows [T, hidden], by the arithmetic of serving."""
-        self._new_slot(0, spec)  # the same checks as for an open slot
+        self._checked(0, spec)  # the same checks as for an open slot
         return self.call(lambda runner, _: forward_all(runner, spec))
 
     def audit(self, slot: int) -> list[str]:
@@ -249,25 +248,9 @@ class Qwen35Engine:
             raise DeviceError("the engine was shut down")
         self._queue.put(command)
 
-    def _new_slot(self, index: int, spec: SlotSpec) -> Slot:
-        ids, limit = np.asarray(spec.token_ids, np.int64), self.capabilities.max_context
-        if not 0 < len(ids) <= limit:
-            raise RequestError(
-                f"the prompt has {len(ids)} tokens; 1 to {limit} are possible", field="messages"
-            )
-        if ids.min() < 0 or ids.max() >= self.capabilities.vocab_size:
-            raise RequestError("the prompt holds token ids outside the vocabulary", field="prompt")
-        positions = spec.positions
-        if positions.shape != (3, len(ids)) or positions.min() < 0 or positions.max() > limit:
-            raise RequestError(
-                f"M-RoPE positions must be [3, {len(ids)}] with values 0 to {limit}", field="messages"
-            )
-        fed = np.zeros(min(len(ids) + spec.max_tokens, limit) + 1, np.int64)
-        fed[: len(ids)] = ids
-        sampler: Sampler | Greedy = Greedy(self._num_token_ids)
-        if spec.sampling is not None:
-            sampler = Sampler(spec.sampling, ids, self._num_token_ids)
-        return Slot(index, spec, sampler, fed)
+    def _checked(self, index: int, spec: SlotSpec) -> Slot:
+        limits = self.capabilities
+        return new_slot(index, spec, limits.max_context, limits.vocab_size, self._num_token_ids)
 
     # -- the engine thread ----------------------------------------------------------------------------------------
 

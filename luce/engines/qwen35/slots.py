@@ -1,4 +1,4 @@
-"""One open slot: what the engine knows of a sequence, and the check that a segment may run on it."""
+"""One open slot: what the engine knows of a sequence, and the checks that it and its segments may run."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import numpy.typing as npt
 
 from luce.engines.qwen35.state import CHUNK, MAX_LANE_ROWS
 from luce.engines.seam import RowSource, SampledToken, Segment, SegmentKind, SlotSpec
-from luce.errors import DeviceError
+from luce.errors import DeviceError, RequestError
 from luce.sampling.sampler import NonFiniteLogitsError, Sampler
 
-__all__ = ["Greedy", "Slot", "cut"]
+__all__ = ["Greedy", "Slot", "cut", "new_slot"]
 
 
 class Greedy:
@@ -69,8 +69,10 @@ class Slot:
         later = np.arange(max(start, prompt), end) + self.spec.rope_delta
         return np.concatenate([given, np.broadcast_to(later, (3, len(later)))], axis=1)
 
-    def check(self, segment: Segment, table: tuple[int, ...], block_size: int, num_blocks: int) -> None:
-        """Refuse a segment that this slot cannot run.
+    def check(
+        self, segment: Segment, table: tuple[int, ...], block_size: int, num_blocks: int, hidden: int
+    ) -> None:
+        """Refuse a segment that this slot cannot run. ``hidden``: width of input rows.
 
         Raises:
             DeviceError: the slot failed before, a gap, a position before the committed chunk, rows without a
@@ -98,8 +100,12 @@ class Slot:
         for span in self.spec.spans:
             if span.start < end and segment.start < span.start + span.length:
                 rows = self.spec.image_rows[span.image]
-                if rows is None or len(rows) != span.length:
+                if rows is None:
                     raise DeviceError(f"image {span.image} has no rows for its {span.length} positions yet")
+                if rows.shape != (span.length, hidden):
+                    raise DeviceError(
+                        f"image {span.image} has rows {rows.shape}; [{span.length}, {hidden}] are needed"
+                    )
 
     def feed(self, segment: Segment) -> None:
         """Put the segment's token ids in their places: the prompt's own, or the token sampled last."""
@@ -120,6 +126,40 @@ class Slot:
                 rows = self.spec.image_rows[span.image]
                 assert rows is not None
                 x[low - start : high - start] = rows[low - span.start : high - span.start]
+
+
+def new_slot(index: int, spec: SlotSpec, max_context: int, vocab_size: int, num_token_ids: int) -> Slot:
+    """An empty slot for ``spec``, checked against what the engine can hold.
+
+    Raises:
+        RequestError: no prompt or one too long, ids outside the vocabulary, positions or image spans that do not fit.
+    """
+    ids = np.asarray(spec.token_ids, np.int64)
+    count = len(ids)
+    if not 0 < count <= max_context:
+        raise RequestError(
+            f"the prompt has {count} tokens; 1 to {max_context} are possible", field="messages"
+        )
+    if ids.min() < 0 or ids.max() >= vocab_size:
+        raise RequestError("the prompt holds token ids outside the vocabulary", field="prompt")
+    positions = spec.positions
+    if positions.shape != (3, count) or positions.min() < 0 or positions.max() > max_context:
+        raise RequestError(
+            f"M-RoPE positions must be [3, {count}] with values 0 to {max_context}", field="messages"
+        )
+    if not -count <= spec.rope_delta <= 0:
+        raise RequestError(f"a rope delta of {spec.rope_delta} does not fit {count} tokens", field="messages")
+    for span in spec.spans:
+        inside = 0 <= span.start < span.start + span.length <= count
+        if not inside or not 0 <= span.image < len(spec.image_rows):
+            raise RequestError(f"image span {span} does not fit the prompt", field="messages")
+    # One more than the answer needs: a row launched ahead may overrun.
+    fed = np.zeros(min(count + spec.max_tokens, max_context) + 1, np.int64)
+    fed[:count] = ids
+    sampler: Sampler | Greedy = Greedy(num_token_ids)
+    if spec.sampling is not None:
+        sampler = Sampler(spec.sampling, ids, num_token_ids)
+    return Slot(index, spec, sampler, fed)
 
 
 def cut(start: int, count: int) -> list[tuple[int, int]]:

@@ -79,7 +79,7 @@ class StepRunner:
             raise DeviceError(f"slot {segment.slot} is not open")
         if any(work.slot is slot for work in works.values()):
             raise DeviceError(f"slot {segment.slot} has two segments in one step")
-        slot.check(segment, table, self.pool.block_size, self.pool.num_blocks)
+        slot.check(segment, table, self.pool.block_size, self.pool.num_blocks, self.config.hidden)
         slot.feed(segment)
         return _Work(segment, slot, table, deque(cut(segment.start, segment.count)))
 

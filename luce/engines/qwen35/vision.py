@@ -8,7 +8,7 @@ no shared scratch: the tower runs on the encoder's thread while the engine threa
 from __future__ import annotations
 
 import functools
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import attrs
 import numpy as np
@@ -72,7 +72,7 @@ def rotation(grid: tuple[int, int], head_dim: int, merge: int) -> tuple[F32, F32
 
 def _turned(weights: T, *names: str) -> T:
     """The same weights with the named matrices as [in, out]."""
-    matrices = {name: np.ascontiguousarray(getattr(weights, name).T) for name in names}
+    matrices: dict[str, Any] = {name: np.ascontiguousarray(getattr(weights, name).T) for name in names}
     return attrs.evolve(weights, **matrices)
 
 
