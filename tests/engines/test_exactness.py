@@ -18,9 +18,11 @@ from tests.engines.harness import (
     Driver,
     Opened,
     Rows,
+    demo_config,
     image_spec,
     new_engine,
     random_ids,
+    random_weights,
     same_bits,
     text_spec,
     tiny_model,
@@ -255,5 +257,39 @@ def test_every_tile_height_is_exact(heights: tuple[int, ...], monkeypatch: pytes
                     assert same_bits(logits, expected[position - 1]), (index, chunk, position)
                 driver.close(one)
                 driver.close(two)
+    finally:
+        engine.shutdown()
+
+
+@functools.cache
+def demo_reference() -> tuple[SlotSpec, F32]:
+    config = demo_config(vocab=300)
+    weights = random_weights(config, 1)
+    engine = new_engine(config, weights, num_slots=1, num_blocks=4, block_size=64)
+    try:
+        spec = text_spec(random_ids(150, 3))
+        return spec, engine.forward_all(spec)[0]
+    finally:
+        engine.shutdown()
+
+
+@pytest.mark.parametrize("chunk", [1, 13, 64, 150])
+def test_shapes_of_the_bundled_model(chunk: int) -> None:
+    """Real head sizes and widths, where BLAS picks other kernels than for tiny ones."""
+    spec, expected = demo_reference()
+    config = demo_config(vocab=300)
+    engine = new_engine(config, random_weights(config, 1), num_blocks=16, block_size=64)
+    try:
+        driver = Driver(engine, chunk)
+        mine, other = driver.open(spec, 3), driver.open(text_spec(random_ids(290, 4)), 0)
+        for at in range(0, 150, chunk):
+            rows = [Rows(mine, at, min(chunk, 150 - at))]
+            if other.high < 280:
+                rows.insert(at % 2, Rows(other, other.high, 1 + at % 9))
+            assert all(outcome.error is None for outcome in driver.step(rows))
+        assert len(mine.recorder.logits) == -(-150 // chunk)
+        for position, logits in mine.recorder.logits.items():
+            assert same_bits(logits, expected[position - 1]), position
+        assert engine.audit(3) == [] and engine.audit(0) == []
     finally:
         engine.shutdown()
