@@ -23,6 +23,9 @@ T = TypeVar("T")
 MAX_DEPTH = 128
 """Levels of nesting in a body. Templates and schema compilers recurse over what is let in here."""
 
+MAX_DIAGNOSED = 1 << 20
+"""Bytes of a malformed body that are searched for the field at fault."""
+
 _AT = re.compile(r"^(?P<what>.*?)(?: - at `\$\.?(?P<path>.*)`)?$", re.DOTALL)
 _UNKNOWN = re.compile(r"Object contains unknown field `(?P<name>.*)`$", re.DOTALL)
 _MISSING = re.compile(r"Object missing required field `(?P<name>.*)`$", re.DOTALL)
@@ -104,7 +107,12 @@ def _deeper_than(value: Any, limit: int) -> bool:
 
 
 def _find_fault(text: bytes | str) -> tuple[str, str] | None:
-    """(path, what is wrong) of the first value that Python can read and JSON cannot say."""
+    """(path, what is wrong) of the first value that Python can read and JSON cannot say.
+
+    Python's reader holds the interpreter's lock, so a long body is not read again.
+    """
+    if len(text) > MAX_DIAGNOSED:
+        return None
     try:
         for path, leaf in _leaves(json.loads(text), ""):
             if isinstance(leaf, float) and not math.isfinite(leaf):

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.http.conftest import Server, data_url, serving
+from tests.http.stubs import StubEngine, make_model
 
 pytestmark = pytest.mark.trio
 
@@ -262,6 +263,27 @@ async def test_body_that_is_not_json(body: bytes, field: str | None) -> None:
         await check(server, body, field)
 
 
+async def test_hopelessly_long_text_is_not_tokenized() -> None:
+    model = make_model()
+    model.preparer.build = lambda *args, **kwargs: pytest.fail("it was built")  # type: ignore[method-assign]
+    async with serving(model=model) as server, server.http() as client:
+        # a token is one byte, normalisation may make one of three
+        for text in ("x" * 192, "é" * 96):
+            response = await client.post(
+                "/v1/chat/completions", json={"messages": [{"role": "user", "content": text}]}
+            )
+            assert response.status_code == 400
+            error = response.json()["error"]
+            assert (error["code"], error["param"]) == ("context_length_exceeded", "messages")
+            assert "at least 64 tokens" in error["message"]
+    async with serving() as server, server.http() as client:
+        for text in (" " * 10_000, "\n" * 10_000 + "Hi"):
+            response = await client.post(
+                "/v1/chat/completions", json={"messages": [{"role": "user", "content": text}]}
+            )
+            assert "at least 64" not in response.text
+
+
 async def test_nul_bytes_are_text() -> None:
     async with serving() as server, server.http() as client:
         body = {"messages": [{"role": "user", "content": "a\0b"}]}
@@ -311,8 +333,6 @@ async def test_sixteen_pictures_are_taken() -> None:
 
 
 async def test_model_without_vision() -> None:
-    from tests.http.stubs import StubEngine, make_model
-
     async with serving(model=make_model(engine=StubEngine(images=False))) as server:
         await check(server, json.dumps(pictured(PICTURE)).encode(), URL)
 

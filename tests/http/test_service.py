@@ -160,8 +160,8 @@ async def test_leaving_clients_do_not_grow_memory() -> None:
     async with live(engine) as server:
         await many(server, 300)
         fds, rss = await many(server, 100)
-        fds_later, rss_later = await many(server, 500)
-    assert fds_later <= fds
+        _, rss_later = await many(server, 500)
+        await until(lambda: process.num_fds() <= fds)  # closing takes its client a moment
     assert rss_later - rss < 16 << 20
 
 

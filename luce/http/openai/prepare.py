@@ -18,12 +18,13 @@ from luce.errors import RequestError
 from luce.http.json_body import decode_object, typed
 from luce.http.openai.chat_request import ChatRequest
 from luce.http.openai.images import picture_bytes
+from luce.http.openai.room import answer_room, refuse_hopeless
 from luce.http.openai.unsupported import refuse_unsupported
 from luce.http.options import HttpOptions
 from luce.sampling.parameters import SamplingParams, parse_logit_bias
 from luce.text.messages import normalise
 
-__all__ = ["ChatJob", "answer_room", "prepare_chat"]
+__all__ = ["ChatJob", "check_model", "prepare_chat"]
 
 T = TypeVar("T")
 
@@ -61,6 +62,8 @@ def prepare_chat(body: bytes, model: LoadedModel, options: HttpOptions) -> ChatJ
     params.validate(model.tokenizer.num_token_ids)
     stop = _stop_strings(request.stop)
 
+    context = model.engine.capabilities.max_context
+    refuse_hopeless(conversation.messages, model.tokenizer, context)
     references = conversation.images
     if references and not model.engine.capabilities.images:
         raise RequestError(f"the model {model.name} does not read pictures", field=references[0].field)
@@ -76,7 +79,7 @@ def prepare_chat(body: bytes, model: LoadedModel, options: HttpOptions) -> ChatJ
         tools=raw.get("tools") or None,
         template_kwargs=request.chat_template_kwargs,
     )
-    room = answer_room(len(prompt.token_ids), wanted, field, model.engine.capabilities.max_context)
+    room = answer_room(len(prompt.token_ids), wanted, field, context)
     params = attrs.evolve(params, max_tokens=room).with_seed()
     params.validate(model.tokenizer.num_token_ids)
     stream = request.stream_options
@@ -96,35 +99,6 @@ def prepare_chat(body: bytes, model: LoadedModel, options: HttpOptions) -> ChatJ
         continuous_usage=stream is not None and _or(stream.continuous_usage_stats, False),
         top_logprobs=params.logprobs,
     )
-
-
-def answer_room(prompt_tokens: int, wanted: int | None, field: str, context: int) -> int:
-    """How many tokens the answer may have: what was asked for, or the rest of the context.
-
-    The rule is vLLM's: a prompt that leaves no room and a max_tokens past the room are both errors with the
-    numbers in them; nothing is cut.
-
-    Raises:
-        RequestError: code ``context_length_exceeded``.
-    """
-    room = context - prompt_tokens
-    if room < 1:
-        raise RequestError(
-            f"the prompt has {prompt_tokens} tokens; the context holds {context} and the answer needs at least 1",
-            field="messages",
-            code="context_length_exceeded",
-        )
-    if wanted is None:
-        return room
-    if wanted > room:
-        shown = wanted if wanted < 10**12 else "over 10^12"
-        raise RequestError(
-            f"{field} is {shown}, but the prompt has {prompt_tokens} tokens and the context holds {context}: "
-            f"at most {room} remain (leave {field} out to use them all)",
-            field=field,
-            code="context_length_exceeded",
-        )
-    return wanted
 
 
 def check_model(name: str | None, model: LoadedModel, options: HttpOptions) -> None:

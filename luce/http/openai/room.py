@@ -1,0 +1,73 @@
+"""Does the prompt fit, and how long may the answer be."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from luce.errors import RequestError
+from luce.text.tokenizer import Tokenizer
+
+__all__ = ["answer_room", "refuse_hopeless"]
+
+SHRINK = 3
+"""Normalisation to NFC can make text up to three times shorter in bytes (three Hangul letters become one syllable)."""
+
+
+def answer_room(prompt_tokens: int, wanted: int | None, field: str, context: int) -> int:
+    """How many tokens the answer may have: what was asked for, or the rest of the context.
+
+    The rule is vLLM's: a prompt that leaves no room and a max_tokens past the room are both errors with the
+    numbers in them; nothing is cut.
+
+    Raises:
+        RequestError: code ``context_length_exceeded``.
+    """
+    room = context - prompt_tokens
+    if room < 1:
+        raise RequestError(
+            f"the prompt has {prompt_tokens} tokens; the context holds {context} and the answer needs at least 1",
+            field="messages",
+            code="context_length_exceeded",
+        )
+    if wanted is None:
+        return room
+    if wanted > room:
+        shown = wanted if wanted < 10**12 else "over 10^12"
+        raise RequestError(
+            f"{field} is {shown}, but the prompt has {prompt_tokens} tokens and the context holds {context}: "
+            f"at most {room} remain (leave {field} out to use them all)",
+            field=field,
+            code="context_length_exceeded",
+        )
+    return wanted
+
+
+def refuse_hopeless(messages: Sequence[Mapping[str, Any]], tokenizer: Tokenizer, context: int) -> None:
+    """Refuse text so long that it cannot fit, before time is spent on tokenizing it: 64 MiB would take half a minute.
+
+    Only what every template writes is counted, without the blanks around it: no answers or thoughts of the assistant.
+
+    Raises:
+        RequestError: as :func:`answer_room`, with the least number of tokens that it can be.
+    """
+    size = sum(_text_bytes(message["content"]) for message in messages if message["role"] != "assistant")
+    least = size // (SHRINK * _longest_token(tokenizer))
+    if least >= context:
+        raise RequestError(
+            f"the prompt has at least {least} tokens; the context holds {context} and the answer needs at least 1",
+            field="messages",
+            code="context_length_exceeded",
+        )
+
+
+def _text_bytes(content: str | list[dict[str, str]]) -> int:
+    parts = [content] if isinstance(content, str) else [part.get("text", "") for part in content]
+    return sum(len(part.strip().encode()) for part in parts)
+
+
+@functools.lru_cache(maxsize=2)
+def _longest_token(tokenizer: Tokenizer) -> int:
+    """Bytes of the longest token; once per model."""
+    return max(len(tokenizer.token_bytes(index)) for index in range(tokenizer.num_token_ids))
