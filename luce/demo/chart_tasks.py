@@ -128,7 +128,9 @@ def many_which(rng: Random, test: bool) -> Case:
     index = rng.randrange(len(charts))
     title = charts[index].title
     question = pick(rng, (f"Which chart is titled {title}?", f"Which chart has the title {title}?"))
-    return Case("many_which", [_turn(rng, len(charts), question)], f"Chart {index + 1}", charts)
+    listed = " ".join(f"Chart {i + 1}: {chart.title}." for i, chart in enumerate(charts))
+    answer = f"{listed} So it is chart {index + 1}."
+    return Case("many_which", [_turn(rng, len(charts), question)], answer, charts)
 
 
 def follow_up(rng: Random, test: bool) -> Case:
