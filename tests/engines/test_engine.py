@@ -332,7 +332,10 @@ def test_audit_finds_a_changed_value(engine: Qwen35Engine) -> None:
 
 def test_shutdown_is_idempotent_and_final() -> None:
     engine = new_engine(*tiny_model())
+    engine.open(0, text_spec([1, 2, 3]))
+    ticket = engine.launch(prefill_plan(1, 0, 3))
     engine.shutdown()
     engine.shutdown()
+    assert engine.collect(ticket).outcomes[0].error is None, "commands given before still run"
     with pytest.raises(DeviceError, match="shut down"):
         engine.open(0, text_spec([1]))

@@ -197,8 +197,9 @@ class Qwen35Engine:
         assert self._uncollected and self._uncollected[0] is ticket, "tickets are collected in launch order"
         done = self._uncollected.popleft()
         done.finished.wait()
-        with contextlib.suppress(BlockingIOError):  # a collector may have read it
-            os.eventfd_read(done.fd)
+        if self._fds:  # not shut down meanwhile
+            with contextlib.suppress(BlockingIOError):  # a collector may have read it
+                os.eventfd_read(done.fd)
         if done.error is not None:
             raise done.error
         return StepResult(done.number, done.outcomes, done.seconds)
