@@ -338,4 +338,4 @@ def test_shutdown_is_idempotent_and_final() -> None:
     engine.shutdown()
     assert engine.collect(ticket).outcomes[0].error is None, "commands given before still run"
     with pytest.raises(DeviceError, match="shut down"):
-        engine.open(0, text_spec([1]))
+        engine.open(1, text_spec([1]))

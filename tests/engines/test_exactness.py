@@ -143,7 +143,7 @@ def scenarios(draw: st.DrawFn) -> list[tuple[int, ...]]:
     widths=st.lists(st.integers(1, 4), min_size=24, max_size=24),
     seed=st.integers(0, 99),
     sick=st.sampled_from(["none", "nan", "closed"]),
-    block_size=st.sampled_from([16, 32, 64, 128]),
+    block_size=st.sampled_from([16, 24, 32, 64, 128]),
 )
 def test_random_neighbours_splits_drops_and_places(
     indices: list[int],

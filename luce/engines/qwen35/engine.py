@@ -72,7 +72,7 @@ class Qwen35Engine:
         config, weights: the model. The text weights are packed into the engine's own copy.
         num_slots: sequences that may be open at once.
         num_blocks, block_size: the key/value pool; ``block_size`` tokens a block. Multiples of 64 are
-            read in place; smaller blocks that divide 64 are gathered.
+            read in place; of other sizes, splits that do not stand in one piece are gathered.
         max_context: longest sequence in tokens, prompt and answer.
         num_token_ids: ids that may be sampled (the tokenizer's count); None: the whole vocabulary.
         poison: what belongs to nobody holds NaN, so that reading it shows (tests).
