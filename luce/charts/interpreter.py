@@ -23,7 +23,7 @@ from luce.charts.model import Chart, Send
 from luce.charts.semantics import Macrostep, run_macrostep
 from luce.errors import ChartError, IllegalEvent
 
-__all__ = ["START", "Configuration", "Machine", "Outcome", "Send", "Step", "initial", "outcomes"]
+__all__ = ["START", "Configuration", "Machine", "Outcome", "Send", "Step", "advance", "initial", "outcomes"]
 
 START = "(start)"
 """Stands in the event field of the `Step` that enters a chart."""
@@ -161,6 +161,14 @@ def outcomes(here: Configuration, event: str) -> Iterator[tuple[Mapping[str, boo
     yield from walk(_first(here.chart, here, event), {})
 
 
+def advance(here: Configuration, event: str, ask: Callable[[str], bool]) -> Outcome:
+    """What `event` does in `here`: `Machine.feed` as a pure function, for models."""
+    node = _first(here.chart, here, event)
+    while type(node) is Question:
+        node = _branch(here, event, node, ask(node.name))
+    return node
+
+
 class Machine:
     """One running instance of a chart.
 
@@ -251,11 +259,8 @@ class Machine:
 
     def accepts(self, event: str) -> bool:
         """Whether `feed(event)` would be legal now. Asks the guards that matter."""
-        here = self._here
-        node = here.table.get(event) or _first(self.chart, here, event)
-        while type(node) is Question:
-            node = _branch(here, event, node, self._guards[node.guard]())
-        return node.then is not None
+        index = self.chart.guard_order.index
+        return advance(self._here, event, lambda name: self._guards[index(name)]()).then is not None
 
     def __repr__(self) -> str:
         return f"<{self.chart.name} {self.id}: {', '.join(self.configuration) or 'not started'}>"

@@ -1,0 +1,246 @@
+"""Requests, the step loop and the encoder, composed: every interleaving of every choice.
+
+Charts, guard classes and `plan()` are the real ones. An action is one thing that one actor does without
+waiting, or one thing that the world does: a client that comes, goes, stops reading or reads on; a step or an
+image that is done or fails; a timer that fires; a stop signal.
+
+Planted defects, each of which the exploration must find:
+    no-turns        the loop plans although messages are under way
+    dead-encode     the encoder starts images of requests that have ended
+    early-free      slot and blocks are freed while a step in flight holds rows of them
+    block-leak      a freed slot keeps its blocks
+    no-growth       admission does not reserve what a request can grow to
+Defects of a chart are planted by `Options.charts`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import combinations
+from typing import Any
+
+from luce.charts.explorer import Violation
+from luce.charts.interpreter import Configuration, initial
+from luce.charts.loader import load_chart
+from luce.charts.model import Chart
+from tests.model.actors import Actors
+from tests.model.world import Encoder, Loop, Options, Request, World
+
+__all__ = ["System"]
+
+State = tuple[Any, ...]
+
+
+class System:
+    """`luce.charts.explorer.Model` of one `Options`."""
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        given: dict[str, Chart] = dict(options.charts)
+        self.charts = {name: given.get(name) or load_chart(name) for name in ("request", "loop", "encoder")}
+        self.seen: set[Configuration] = set()
+        self.longest_mailbox = 0
+
+    def start(self) -> State:
+        options = self.options
+        loop, encoder = (initial(self.charts[name]).then for name in ("loop", "encoder"))
+        assert loop is not None
+        assert encoder is not None
+        self.seen |= {loop, encoder}
+        world = World(
+            options,
+            [Request(number, shape) for number, shape in enumerate(options.shapes)],
+            Loop(options.depth, loop),
+            Encoder(encoder),
+            options.stalls,
+            options.step_failures,
+            options.image_failures,
+            options.drains,
+        )
+        return world.freeze()
+
+    def done(self, state: State) -> bool:
+        """Every request that came is final, everything is given back, and nothing is under way."""
+        world = World.thaw(self.options, state)
+        loop, encoder = world.loop, world.encoder
+        held = loop.running or loop.held or loop.waiting or loop.flights or encoder.queue or encoder.running
+        return not held and world.quiet and all(r.final or r.here is None for r in world.requests)
+
+    def stopped(self, state: State) -> bool:
+        """The loop and the encoder have ended."""
+        world = World.thaw(self.options, state)
+        return world.loop.here.finished and world.encoder.here.finished
+
+    def draining(self, state: State) -> bool:
+        """A stop signal was given."""
+        return World.thaw(self.options, state).drains < self.options.drains
+
+    def cancel_all(self, state: State) -> State:
+        """Every client that is still there goes away at once, also where `Options` allows no cancel."""
+        world = World.thaw(self.options, state)
+        for request in world.requests:
+            if request.here is not None and not request.final:
+                request.mailbox += (("cancel",),)
+        return world.freeze()
+
+    def settle(self, state: State) -> tuple[State, int]:
+        """Lets actors, device and worker go on, in a fixed order, until nothing moves without a client."""
+        for steps in range(1000):
+            action = next(
+                (
+                    a
+                    for a in self.actions(state)
+                    if not a.startswith(("client", "timer 0", "timer 1", "server"))
+                ),
+                None,
+            )
+            if action is None:
+                return state, steps
+            state = self.apply(state, action)
+        raise Violation("no rest after 1000 actions")
+
+    # -- what may happen
+    # ------------------------------------------------------------------------------------------
+
+    def actions(self, state: State) -> Iterator[str]:
+        world = World.thaw(self.options, state)
+        for request in world.requests:
+            yield from self._client_actions(world, request)
+            if request.mailbox:
+                event = request.mailbox[0][0]
+                yield f"request {request.number} handles {event}"
+                may_stall = world.stalls and not request.full and not request.active("ending")
+                if event == "token" and may_stall:
+                    yield f"request {request.number} handles token and its buffer is full"
+        yield from self._loop_actions(world)
+        encoder = world.encoder
+        if encoder.mailbox:
+            yield f"encoder handles {encoder.mailbox[0][0]}"
+        if encoder.running is not None and not encoder.answered:
+            yield "worker: image.done"
+            if world.image_failures:
+                yield "worker: image.failed"
+
+    def _client_actions(self, world: World, request: Request) -> Iterator[str]:
+        options = self.options
+        name = f"client {request.number}"
+        if request.here is None:
+            if world.drains == options.drains or (options.late_submits and not world.loop.here.finished):
+                yield f"{name} submits"
+            return
+        if request.final:
+            return
+        may_cancel = request.number >= len(options.shapes) - options.cancels
+        if may_cancel and not request.cancelled:
+            yield f"{name} cancels"
+        if request.full:
+            yield f"{name} reads on"
+        for event in sorted(request.timers):
+            if options.queue_timeouts if event == "queue.expired" else options.client_timeouts:
+                yield f"timer {request.number} fires {event}"
+
+    def _loop_actions(self, world: World) -> Iterator[str]:
+        loop = world.loop
+        if loop.here.finished:
+            return
+        active = loop.here.active
+        if loop.mailbox:
+            yield f"loop handles {loop.mailbox[0][0]}"
+        quiet = world.quiet or "no-turns" in self.options.planted
+        if "planning" in active and quiet:
+            yield "loop plans"
+        if "turn" in active and quiet:
+            yield "loop ends the turn"
+        if "in_flight" in active:
+            sampled = [row.request for row in loop.flights[0] if row.sample]
+            for count in range(len(sampled) + 1):
+                for stops in combinations(sampled, count):
+                    ends = f", last token of {' '.join(map(str, stops))}" if stops else ""
+                    yield f"device: step done{ends}"
+            if world.step_failures:
+                yield "device: step failed"
+        if loop.window:
+            yield "timer of the loop fires"
+        if world.drains and world.submitted:
+            yield "server drains" if world.drains == self.options.drains else "server aborts"
+
+    # -- what it does
+    # ---------------------------------------------------------------------------------------------
+
+    def apply(self, state: State, action: str) -> State:
+        world = World.thaw(self.options, state)
+        actors = Actors(world, self.charts, self.seen)
+        words = action.split()
+        match words:
+            case ["client", number, what, *_]:
+                self._client(world, actors, world.requests[int(number)], what)
+            case ["timer", "of", *_]:
+                world.loop.window = False
+                world.loop.mailbox += (("window.elapsed",),)
+            case ["timer", number, _, event]:
+                request = world.requests[int(number)]
+                request.timers -= {event}
+                request.mailbox += ((event,),)
+            case ["request", number, *_]:
+                actors.request_handles(world.requests[int(number)], fills=action.endswith("is full"))
+            case ["loop", "handles", _]:
+                actors.loop_handles()
+            case ["loop", "plans"]:
+                actors.loop_plans()
+            case ["loop", "ends", *_]:
+                actors.loop_feeds("turn.done")
+            case ["device:", "step", "failed"]:
+                world.step_failures -= 1
+                actors.hand_out(fails=True)
+            case ["device:", "step", _, *stops]:
+                actors.hand_out(stops=[int(word) for word in stops if word.isdigit()])
+            case ["server", what]:
+                world.drains -= 1
+                world.loop.mailbox += (("drain" if what == "drains" else "abort",),)
+            case ["worker:", event]:
+                world.image_failures -= event == "image.failed"
+                actors.image_ends(event)
+            case ["encoder", *_]:
+                actors.encoder_handles()
+            case _:
+                raise AssertionError(action)
+        self._check(world)
+        return world.freeze()
+
+    def _client(self, world: World, actors: Actors, request: Request, what: str) -> None:
+        if what == "submits":
+            actors.submit(request)
+        elif what == "cancels":
+            request.cancelled = True
+            request.mailbox += (("cancel",),)
+        else:
+            request.full = False
+            request.mailbox += (("client.drained",),)
+
+    # -- what must hold always
+    # ------------------------------------------------------------------------------------
+
+    def _check(self, world: World) -> None:
+        options, loop, encoder = self.options, world.loop, world.encoder
+        if not loop.held.keys() == loop.running.keys() == loop.reserved.keys():
+            raise Violation(
+                f"blocks are held by {sorted(loop.held)}, slots in use are {sorted(loop.running)}"
+            )
+        if len(loop.running) > options.slots or sum(loop.held.values()) > options.blocks:
+            raise Violation("more slots or blocks are in use than there are")
+        jobs = encoder.queue if encoder.running is None else (*encoder.queue, encoder.running)
+        owners = [owner for owner, _ in jobs]
+        for request in world.requests:
+            self.longest_mailbox = max(self.longest_mailbox, len(request.mailbox) - len(request.shape.spans))
+            number = request.number
+            if request.final and (number in loop.running.values() or number in (*loop.waiting, *owners)):
+                raise Violation(
+                    f"request {number} is final and still holds a slot, a place or an encoder job"
+                )
+        if not loop.here.finished:
+            steps = {"in_flight_one": 1, "in_flight_two": 2, "turn_beside": 1, "planning_beside": 1}
+            expected = next((n for name, n in steps.items() if name in loop.here.active), 0)
+            if len(loop.flights) != expected:
+                raise Violation(
+                    f"{len(loop.flights)} steps in flight while the loop is in {loop.here.states}"
+                )

@@ -1,0 +1,180 @@
+"""Explores the composed system: charts from the files, guard classes of the actors, the real `plan()`.
+
+Every scenario is explored completely, at both depths. Checked on the way: no illegal event, no message to a
+final request, no leak of slots, blocks, timers or encoder jobs (I1, I2), slot before encode and each image
+once (I3), dead work never starts (I6), blocks of rows in flight stay (I7), first in first out (I8), no grant
+after a drain (I15). Checked on the finished graph: no deadlock, and the end stays within reach (I5, I11).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import attrs
+import pytest
+
+from luce.charts.explorer import Exploration, Fault, explore, reachable
+from luce.charts.interpreter import Configuration
+from luce.charts.loader import chart_path, load_chart, parse_chart
+from tests.model.system import State, System
+from tests.model.world import Options, Shape
+
+TEXT = Shape(prompt_rows=1)
+TWO_CHUNKS = Shape(prompt_rows=2)
+IMAGE = Shape(prompt_rows=1, spans=((0, 1),))
+TWO_IMAGES = Shape(prompt_rows=2, spans=((0, 1), (1, 1)))
+TEXT_THEN_IMAGE = Shape(prompt_rows=2, spans=((1, 1),))
+SHORT = Shape(prompt_rows=1, max_tokens=1)
+
+SCENARIOS = {
+    "nothing goes wrong": Options((TWO_CHUNKS, TWO_IMAGES)),
+    "three requests, two slots": Options((SHORT, SHORT, IMAGE)),
+    "the image client goes away": Options((TEXT, TWO_IMAGES), cancels=1),
+    "the text client goes away": Options((IMAGE, TEXT), cancels=1),
+    "text before an image, and the client goes away": Options((TEXT, TEXT_THEN_IMAGE), cancels=1),
+    "both clients go away": Options((SHORT, IMAGE), cancels=2),
+    "a client stalls": Options((TEXT, IMAGE), stalls=1, client_timeouts=True),
+    "one slot, the queue times out": Options((IMAGE, TEXT), slots=1, queue_timeouts=True),
+    "blocks for one, both get their turn": Options((TEXT, TEXT), blocks=2, cancels=1),
+    "a step and an image fail": Options((IMAGE, TWO_IMAGES), step_failures=1, image_failures=1),
+    "drain, then abort": Options((IMAGE, TEXT), slots=1, drains=2),
+    "requests come after the drain": Options((TEXT, IMAGE), drains=1, late_submits=True),
+}
+
+# Parts of the request chart that no actor uses yet, and what they alone make possible: a stalled client has
+# tokens to read, so its request is back in front of `decoding` only after it was parked.
+NOT_BUILT = {"staging_ready", "staging_in_pass", "staging_importing", "parked"}
+BEFORE_TOKENS = {"queued", "encoding", "staging"}
+
+
+def run(options: Options) -> tuple[System, Exploration[State]]:
+    system = System(options)
+    found = explore(system, limit=200_000)
+    assert not found.faults, str(found.faults[0])
+    assert found.complete
+    return system, found
+
+
+@pytest.fixture(scope="module")
+def visited() -> Iterator[dict[str, set[Configuration]]]:
+    """Configurations seen, by scenario; filled in by the scenarios' tests."""
+    return {}
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_scenario(name: str, depth: int, visited: dict[str, set[Configuration]]) -> None:
+    options = attrs.evolve(SCENARIOS[name], depth=depth)
+    system, found = run(options)
+    deadlocks = found.stuck(system.done)
+    assert not deadlocks, found.path(deadlocks[0])
+    lost = found.cut_off(system.done)
+    assert not lost, found.path(lost[0])
+    if options.drains:
+        open_for_ever = [s for s in found.cut_off(system.stopped) if system.draining(s)]
+        assert not open_for_ever, found.path(open_for_ever[0])
+    # I13, beside one message for each image: a step's results (chunk.done and token); what ends a request early adds
+    # `retired` and `dropped` behind them; a client that stalls adds its own.
+    early = options.cancels or options.drains or options.step_failures or options.stalls
+    assert system.longest_mailbox <= 2 + (2 if early else 0) + options.stalls
+    visited[f"{name}, depth {depth}"] = system.seen
+    print(f"\n{name}, depth {depth}: {found.states} states, {found.edges} edges")
+
+
+def test_every_configuration_was_visited(visited: dict[str, set[Configuration]]) -> None:
+    """All that can be reached without parking and passes. Runs after the scenarios."""
+    if len(visited) < 2 * len(SCENARIOS):
+        pytest.skip("not all scenarios ran")
+    seen = set[Configuration]().union(*visited.values())
+    left_out = []
+    for name in ("request", "loop", "encoder"):
+        for here in reachable(load_chart(name)):
+            if here in seen:
+                continue
+            stalled_early = "stalled" in here.active and here.active & BEFORE_TOKENS
+            assert name == "request", here
+            assert here.active & NOT_BUILT or stalled_early, here
+            left_out.append(here)
+    assert len(left_out) == 14
+    print("\nleft out:", *(" ".join(here.states) for here in left_out), sep="\n  ")
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_cancel_ends_requests_from_everywhere(depth: int) -> None:
+    """Not only can the end be reached: whatever the state, after the clients' cancels the actors get there
+    alone.
+    """
+    system, found = run(Options((TEXT, IMAGE), depth=depth))
+    longest = 0
+    for state in found.parents:
+        rest, steps = system.settle(system.cancel_all(state))
+        assert system.done(rest), found.path(state)
+        longest = max(longest, steps)
+    print(f"\n{found.states} states, at most {longest} actions from cancel to rest")
+
+
+def planted(options: Options) -> Fault:
+    found = explore(System(options), limit=200_000)
+    assert found.faults, f"not found in {found.states} states"
+    return found.faults[0]
+
+
+def altered(name: str, old: str, new: str) -> tuple[tuple[str, object], ...]:
+    text = chart_path(name).read_text()
+    assert text.count(old) == 1
+    return ((name, parse_chart(text.replace(old, new).encode(), name)),)
+
+
+DEFECTS = {
+    "no-turns": (Options((TEXT, IMAGE), cancels=1), "no transition for event 'slot.granted'"),
+    "dead-encode": (
+        Options((TEXT, IMAGE), cancels=1),
+        "the encoder starts an image of request 1, which has ended",
+    ),
+    "early-free": (
+        Options((TEXT, TEXT), cancels=1),
+        "a step held rows of request 1 in slot 0, freed meanwhile",
+    ),
+    "block-leak": (Options((TEXT, TEXT)), "blocks are held by [0], slots in use are []"),
+    "no-growth": (
+        Options((Shape(1, max_tokens=4),) * 2, blocks=6, block_size=1),
+        "no block is left for slot 1",
+    ),
+}
+
+
+@pytest.mark.parametrize("defect", DEFECTS)
+def test_planted_defects_are_found(defect: str) -> None:
+    options, message = DEFECTS[defect]
+    fault = planted(attrs.evolve(options, planted=frozenset([defect])))
+    assert message in fault.message
+    print(f"\n{defect}: {fault}")
+
+
+def test_not_waiting_for_dropped_is_found() -> None:
+    held = (
+        '<state id="job_held">\n        <transition event="dropped" target="job_released"/>\n      </state>\n'
+    )
+    charts = altered("request", held, "")
+    fault = planted(Options((TEXT, IMAGE), cancels=1, charts=charts))
+    assert "no transition for event 'dropped'" in fault.message
+
+
+def test_a_lost_wake_up_is_found() -> None:
+    """A loop that sleeps through rows that became ready is no broken rule in any state, but a deadlock."""
+    charts = altered("loop", 'event="retire rows.ready pass.wanted', 'event="retire pass.wanted')
+    system = System(Options((TEXT, IMAGE), charts=charts))
+    found = explore(system)
+    assert found.complete
+    stuck = found.stuck(system.done)
+    assert stuck
+    assert found.path(stuck[0])[-1] == "loop handles rows.ready"
+
+
+def test_a_deadlock_is_masked_by_cancels_but_not_from_the_graph_without_them() -> None:
+    """With cancels on, the same loop can always be helped: that is why progress is checked without them."""
+    charts = altered("loop", 'event="retire rows.ready pass.wanted', 'event="retire pass.wanted')
+    system = System(Options((SHORT, IMAGE), charts=charts, cancels=1))
+    found = explore(system)
+    assert found.complete
+    assert not found.cut_off(system.done)

@@ -1,0 +1,258 @@
+"""The actors' data, as little of it as charts and policy read, in a form that can be frozen and thawed.
+
+Names are those of the actors (`luce/actors`), so that the real guard classes and the real `plan()` run on it.
+What the actors do around their charts is repeated here in a few lines each; where the two differ, the actors'
+own tests (and the event log, which is judged by the same charts) are the second net.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import attrs
+
+from luce.charts.interpreter import Configuration
+
+__all__ = ["Encoder", "Flight", "Loop", "Options", "Request", "Row", "Shape", "World"]
+
+Message = tuple[Any, ...]
+"""Event name first, then what it carries."""
+
+
+@attrs.frozen
+class Shape:
+    """What a client asks for."""
+
+    prompt_rows: int
+    spans: tuple[tuple[int, int], ...] = ()
+    """(first row, rows) of each image."""
+    max_tokens: int = 2
+
+
+@attrs.frozen
+class Options:
+    """One system to explore: its size, its requests, and how often each misfortune may strike."""
+
+    shapes: tuple[Shape, ...]
+    depth: int = 1
+    slots: int = 2
+    blocks: int = 6
+    block_size: int = 2
+    prefill_budget: int | None = 1
+    cancels: int = 0
+    """Requests whose client may go away, counted from the last one."""
+    stalls: int = 0
+    """Times that any client may leave its buffer full."""
+    client_timeouts: bool = False
+    queue_timeouts: bool = False
+    step_failures: int = 0
+    image_failures: int = 0
+    drains: int = 0
+    """1: the server may drain; 2: and then abort."""
+    late_submits: bool = False
+    """Requests still come after the drain. The server refuses them; the loop's chart must not rely on it."""
+    charts: tuple[tuple[str, Any], ...] = ()
+    """Charts that stand in for the shipped ones."""
+    planted: frozenset[str] = frozenset()
+    """Defects to build in, see `system.py`."""
+
+
+@attrs.frozen
+class Row:
+    """One segment of a step and whose it is."""
+
+    request: int
+    slot: int
+    prefill: bool
+    start: int
+    count: int
+    sample: bool
+
+
+Flight = tuple[Row, ...]
+
+
+@attrs.define(eq=False)
+class Request:
+    """One request: `luce.actors.request.Request` without text and time."""
+
+    number: int
+    shape: Shape
+    here: Configuration | None = None
+    """None until it is submitted."""
+    mailbox: tuple[Message, ...] = ()
+    order: int = -1
+    arrived: tuple[bool, ...] = ()
+    """Which images have rows."""
+    encoded: tuple[int, ...] = ()
+    """How often each image was encoded."""
+    next_row: int = 0
+    computed_rows: int = 0
+    num_generated: int = 0
+    finish: bool | None = None
+    slot: int | None = None
+    timers: frozenset[str] = frozenset()
+    full: bool = False
+    cancelled: bool = False
+
+    capabilities = SimpleNamespace(whole_image_blocks=False, recomputable=True)
+
+    @property
+    def spec(self) -> Any:
+        return SimpleNamespace(image_rows=[True if ready else None for ready in self.arrived])
+
+    @property
+    def prompt_rows(self) -> int:
+        return self.shape.prompt_rows
+
+    @property
+    def row_limit(self) -> int:
+        return self.shape.prompt_rows + self.shape.max_tokens
+
+    @property
+    def ready_rows(self) -> int:
+        for (start, _), ready in zip(self.shape.spans, self.arrived, strict=True):
+            if not ready:
+                return start
+        return self.prompt_rows
+
+    def active(self, state: str) -> bool:
+        return self.here is not None and state in self.here.active
+
+    @property
+    def final(self) -> bool:
+        return self.here is not None and self.here.finished
+
+    @property
+    def runnable(self) -> bool:
+        return (self.active("staging_chunk") or self.active("decoding")) and self.active("flowing")
+
+    def freeze(self) -> tuple[Any, ...]:
+        return (
+            self.here,
+            self.mailbox,
+            self.order,
+            self.arrived,
+            self.encoded,
+            self.next_row,
+            self.computed_rows,
+            self.num_generated,
+            self.finish,
+            self.slot,
+            self.timers,
+            self.full,
+            self.cancelled,
+        )
+
+
+@attrs.define(eq=False)
+class Loop:
+    """`luce.actors.step_loop.StepLoop` with block counts instead of block ids."""
+
+    depth: int
+    here: Configuration
+    mailbox: tuple[Message, ...] = ()
+    waiting: tuple[int, ...] = ()
+    running: dict[int, int] = attrs.field(factory=dict)
+    """Slot to request."""
+    retiring: frozenset[int] = frozenset()
+    flights: tuple[Flight, ...] = ()
+    held: dict[int, int] = attrs.field(factory=dict)
+    """Slot to blocks held."""
+    reserved: dict[int, int] = attrs.field(factory=dict)
+    window: bool = False
+    """The coalescing timer is armed."""
+
+    def freeze(self) -> tuple[Any, ...]:
+        return (
+            self.here,
+            self.mailbox,
+            self.waiting,
+            tuple(sorted(self.running.items())),
+            self.retiring,
+            self.flights,
+            tuple(sorted(self.held.items())),
+            tuple(sorted(self.reserved.items())),
+            self.window,
+        )
+
+
+@attrs.define(eq=False)
+class Encoder:
+    """`luce.actors.encoder.Encoder`."""
+
+    here: Configuration
+    mailbox: tuple[Message, ...] = ()
+    queue: tuple[tuple[int, int], ...] = ()
+    """(request, image) in order of arrival."""
+    running: tuple[int, int] | None = None
+    """What the worker has, until its answer is handled."""
+    answered: bool = False
+    """The worker's answer is in the mailbox."""
+    sending: int | None = None
+    """Who sent the message that is being handled."""
+
+    @property
+    def job(self) -> Any:
+        return None if self.running is None else SimpleNamespace(request=self.running[0])
+
+    @property
+    def sender(self) -> int | None:
+        return self.sending
+
+    def freeze(self) -> tuple[Any, ...]:
+        return (self.here, self.mailbox, self.queue, self.running, self.answered)
+
+
+@attrs.define(eq=False)
+class World:
+    """Everything, thawed."""
+
+    options: Options
+    requests: list[Request]
+    loop: Loop
+    encoder: Encoder
+    stalls: int
+    step_failures: int
+    image_failures: int
+    drains: int
+    submitted: int = 0
+
+    def freeze(self) -> tuple[Any, ...]:
+        return (
+            tuple(request.freeze() for request in self.requests),
+            self.loop.freeze(),
+            self.encoder.freeze(),
+            (self.stalls, self.step_failures, self.image_failures, self.drains, self.submitted),
+        )
+
+    @classmethod
+    def thaw(cls, options: Options, state: tuple[Any, ...]) -> World:
+        requests, loop, encoder, counters = state
+        here, mailbox, waiting, running, retiring, flights, held, reserved, window = loop
+        return cls(
+            options,
+            [Request(n, options.shapes[n], *fields) for n, fields in enumerate(requests)],
+            Loop(
+                options.depth,
+                here,
+                mailbox,
+                waiting,
+                dict(running),
+                retiring,
+                flights,
+                dict(held),
+                dict(reserved),
+                window,
+            ),
+            Encoder(*encoder),
+            *counters,
+        )
+
+    @property
+    def quiet(self) -> bool:
+        """Every mailbox is empty: the turn rule's condition."""
+        return not (
+            self.loop.mailbox or self.encoder.mailbox or any(request.mailbox for request in self.requests)
+        )
