@@ -87,7 +87,8 @@ def chat(
     options: dict[str, Any] = {"temperature": temperature, "seed": seed, "max_tokens": max_tokens}
     if thinking is not None:
         options["chat_template_kwargs"] = {"enable_thinking": thinking}
-    loaded = load_with_progress(opened(model, model_flags.options()), console)
+    progress = Console(stderr=True, soft_wrap=True, highlight=False)
+    loaded = load_with_progress(opened(model, model_flags.options()), progress)
     if sys.stdin.isatty():
         console.print(f"{loaded.name}; /help lists what else can be said", style="dim", markup=False)
     trio.run(partial(converse, loaded, conversation, options, console, _prompted))
@@ -143,16 +144,14 @@ async def answer(
     options: dict[str, Any],
     console: Console,
 ) -> None:
-    """One turn. What cannot be answered leaves the conversation as it was."""
-    turns, pictures = list(conversation.turns), list(conversation.pictures)
+    """One turn. A message that cannot be answered is dropped with its pictures."""
+    turns = list(conversation.turns)
     conversation.say(text)
     try:
         handle = await ask(service, model, options | {"messages": conversation.messages})
     except LuceError as error:
-        console.print(str(error), style="red", markup=False)
-        conversation.turns, conversation.pictures = turns, []
-        if len(pictures) > 1:
-            console.print("its pictures are gone too", style="dim")
+        console.print(f"{error} (this message was dropped)", style="red", markup=False)
+        conversation.turns = turns
         return
     said, note = await _stream(handle, console)
     if note:

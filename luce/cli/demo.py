@@ -61,7 +61,8 @@ def demo(
     Exit code 0 when every answer is right, 1 otherwise.
     """
     console = Console(highlight=False)
-    model = load_with_progress(opened(None, model_flags.options()), console)
+    progress = Console(stderr=True, highlight=False)
+    model = load_with_progress(opened(None, model_flags.options()), progress)
     cases = [make_case(task, seed, test=True) for task in TASKS]
     shown = trio.run(partial(run_cases, model, cases))
     console.print(answers_table(shown))

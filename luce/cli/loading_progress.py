@@ -1,7 +1,8 @@
-"""Progress of loading weights: a bar on a terminal, one plain line at each tenth elsewhere."""
+"""Progress of loading weights: a bar on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
@@ -45,13 +46,14 @@ def loading_progress(name: str, console: Console) -> Iterator[Callable[[Progress
 
 
 def _plain(name: str, console: Console) -> Callable[[Progressed], None]:
-    last = -1
+    """A line at a tenth, not more than one a second, and one at the end."""
+    last, shown = -1, time.monotonic()
 
     def update(state: Progressed) -> None:
-        nonlocal last
-        tenth = 10 * state.done // max(1, state.total)
-        if tenth > last:
-            last = tenth
+        nonlocal last, shown
+        tenth, now = 10 * state.done // max(1, state.total), time.monotonic()
+        if tenth > last and (tenth == 10 or now - shown >= 1):
+            last, shown = tenth, now
             console.print(f"loading {name}: {10 * tenth} %", highlight=False, soft_wrap=True)
 
     return update
