@@ -7,22 +7,25 @@ characters. The count depends on the template and the input alone, so a render e
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import ItemsView, Iterable, Iterator, KeysView, Mapping, ValuesView
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
 import attrs
 from jinja2.exceptions import TemplateError
+from jinja2.utils import Namespace
 
 __all__ = ["Budget", "TemplateLimitError", "charge", "charge_copy", "limited", "measure", "weigh"]
 
-BASE_STEPS = 400_000
+BASE_STEPS = 200_000
 """Steps of a render with a tiny input: about half a second of the most expensive loop."""
 STEPS_PER_INPUT_STEP = 100
 """Further steps for each step that measuring the input takes: templates pass over it some ten times."""
 CHARACTERS = 64
 """Characters scanned or copied per step."""
+MAX_DEPTH = 200
+"""Nesting of lists and mappings; hashing and printing recurse on the machine's stack."""
 ITEMS = 8
 """List items scanned or copied per step."""
 
@@ -87,20 +90,25 @@ def weigh(value: object) -> None:
 
 def _size(value: object, budget: Budget | None) -> int:
     total = 0
-    waiting: list[Any] = [value]
+    waiting: list[tuple[Any, int]] = [(value, 0)]
     while waiting:
-        item = waiting.pop()
+        item, depth = waiting.pop()
         steps = 1
+        parts: Iterable[object] = ()
         if isinstance(item, str):
             steps += len(item) // CHARACTERS
         elif isinstance(item, Mapping):
             steps += len(item) // ITEMS
-            waiting += item.keys()
-            waiting += item.values()
-        elif isinstance(item, list | tuple | set | frozenset):
+            parts = (*item.keys(), *item.values())
+        elif isinstance(item, list | tuple | set | frozenset | KeysView | ValuesView | ItemsView):
             steps += len(item) // ITEMS
-            waiting += item
+            parts = item
+        elif isinstance(item, Namespace):
+            parts = object.__getattribute__(item, "_Namespace__attrs").values()
         total += steps
         if budget is not None:
             budget.charge(steps)
+        if parts and depth >= MAX_DEPTH:
+            raise TemplateLimitError(f"the chat template nests lists more than {MAX_DEPTH} deep")
+        waiting += [(part, depth + 1) for part in parts]
     return total

@@ -18,7 +18,7 @@ from jinja2.filters import FILTERS as JINJA_FILTERS
 from jinja2.runtime import Context
 from jinja2.tests import TESTS as JINJA_TESTS
 
-from luce.text.template_budget import CHARACTERS, charge, charge_copy, measure, weigh
+from luce.text.template_budget import CHARACTERS, charge, charge_copy, measure
 
 __all__ = ["FILTERS", "METHODS", "TESTS", "before_method", "percent"]
 
@@ -59,9 +59,10 @@ def _replaced(value: object, old: object = "", new: object = "", count: object =
 
 
 def _joined(value: object, separator: object = "", attribute: object = None) -> None:
+    if not isinstance(value, Sized):
+        raise SecurityError("join: needs a list")
     measure(value)
-    if isinstance(value, Sized):
-        charge_copy(len(value) * len(str(separator)))
+    charge_copy(len(value) * len(str(separator)))
 
 
 def _indented(value: object, width: object = 4, first: object = False, blank: object = False) -> None:
@@ -70,6 +71,12 @@ def _indented(value: object, width: object = 4, first: object = False, blank: ob
     if not isinstance(wide, int) or wide > CHARACTERS:
         raise SecurityError("indent: the width is too large")
     charge_copy(len(str(value)) + (1 + str(value).count("\n")) * wide)
+
+
+def _rounded(value: object, precision: object = 0, method: object = "common") -> None:
+    if not isinstance(precision, int) or abs(precision) > CHARACTERS:
+        raise SecurityError("round: the precision is too large")
+    charge(1)
 
 
 def _summed(value: object, attribute: object = None, start: object = 0) -> None:
@@ -104,9 +111,17 @@ def _tojson(
     )
 
 
-def _jsoned(value: object, *_: object, indent: object = None, **__: object) -> None:
+def _jsoned(
+    value: object,
+    ensure_ascii: object = False,
+    indent: object = None,
+    separators: object = None,
+    sort_keys: object = False,
+) -> None:
     if indent is not None and not (isinstance(indent, int) and 0 <= indent <= 16):
         raise SecurityError("tojson: indent must be 0 to 16")
+    if separators is not None and len(str(separators)) > CHARACTERS:
+        raise SecurityError("tojson: the separators are too long")
     measure(value)
 
 
@@ -120,7 +135,7 @@ def percent(left: str, right: Any) -> object:
 
 
 _CHARGES: dict[str, Charge] = {
-    **dict.fromkeys(("default", "d", "length", "count", "abs", "float", "int", "round"), _constant),
+    **dict.fromkeys(("default", "d", "length", "count", "abs", "float", "int"), _constant),
     **dict.fromkeys(("first", "last", "items", "attr"), _constant),
     **dict.fromkeys(("trim", "upper", "lower", "capitalize", "title", "list", "truncate"), _length),
     **dict.fromkeys(("map", "select", "reject", "selectattr", "rejectattr", "wordcount"), _length),
@@ -130,6 +145,7 @@ _CHARGES: dict[str, Charge] = {
     "join": _joined,
     "indent": _indented,
     "sum": _summed,
+    "round": _rounded,
     "reverse": _not_text,
     "format": _formatted,
     "tojson": _jsoned,
@@ -146,6 +162,8 @@ def _metered(function: Any, before: Charge) -> Callable[..., Any]:
     def run(context: Context, value: object, *arguments: object, **named: object) -> object:
         if isinstance(value, Iterable) and not isinstance(value, Sized):
             value = _drained(value)
+        for argument in (*arguments, *named.values()):
+            measure(argument)
         before(value, *arguments, **named)
         if passes == "context":
             return function(context, value, *arguments, **named)
@@ -175,9 +193,7 @@ _COMPARING = ("eq", "equalto", "==", "ne", "!=", "lt", "lessthan", "<", "le", "<
 TESTS = {
     **JINJA_TESTS,
     **{name: _metered(JINJA_TESTS[name], _leaves) for name in (*_COMPARING, ">", "ge", ">=")},
-    "in": _metered(JINJA_TESTS["in"], lambda value, group: weigh(group)),
-    "upper": _metered(JINJA_TESTS["upper"], _leaves),
-    "lower": _metered(JINJA_TESTS["lower"], _leaves),
+    **{name: _metered(JINJA_TESTS[name], _leaves) for name in ("in", "upper", "lower", "filter", "test")},
 }
 
 
@@ -196,6 +212,10 @@ def _split(text: str, *_: object, **__: object) -> None:
     charge_copy(len(text), text=False)
 
 
+def _looked_up(value: object, *arguments: object) -> None:
+    _leaves(None, *arguments)
+
+
 _LINEAR_METHODS = (
     *("strip", "lstrip", "rstrip", "removeprefix", "removesuffix", "startswith", "endswith"),
     *("find", "rfind", "index", "rindex", "count"),
@@ -212,7 +232,7 @@ METHODS: Mapping[type, Mapping[str, Charge]] = {
     },
     list: dict.fromkeys(("index", "count"), _leaves),
     tuple: dict.fromkeys(("index", "count"), _leaves),
-    dict: dict.fromkeys(("get", "items", "keys", "values"), _constant),
+    dict: {"get": _looked_up, **dict.fromkeys(("items", "keys", "values"), _constant)},
 }
 """Methods of plain values by type, with what each charges."""
 

@@ -170,6 +170,20 @@ def test_features_of_the_dialect(small: Tokenizer) -> None:
     assert text_of(chat, [user("x")]) == ('0\n2\n{\n "é": "<a>&"\n}02 Jan 2026{"a": "\\u00e9", "z": 1}')
 
 
+def test_every_method_works_inside_loops(small: Tokenizer) -> None:
+    """Compiled calls inside loops carry further arguments; none of them may reach a method."""
+    source = (
+        "{% set ns = namespace(x='') %}{% macro twice(a, b='') %}{{ a ~ a ~ b }}{% endmacro %}"
+        "{% for m in messages %}{% set t = m.content %}{% set u = t.replace('a', 'b') %}"
+        "{% set ns.x = ns.x ~ ', '.join([t.upper(), u.split('b')[0], '{}-{x}'.format(u, x=1)]) %}"
+        "{% set v = m.get('content', 'none').removeprefix('a') %}{{ twice(v, b='!') }}"
+        "{% for k, w in m.items() %}{% set z = k %}{{ loop.cycle('x', 'y') ~ z ~ '%s' % w.index(w) }}{% endfor %}"
+        "{% endfor %}{{ ns.x }}{% block b %}{% set q = 'a b' %}{{ q.split() | join('-') }}{% endblock %}"
+    )
+    messages = [user("abc"), user("xa")]
+    assert text_of(template(source, small), messages) == jinja_render(source, messages)
+
+
 def test_undefined_names_and_wrong_types_are_request_errors(small: Tokenizer) -> None:
     chat = template("{% if messages | length > 1 %}{{ messages[1].nope.nope + 1 }}{% endif %}", small)
     with pytest.raises(RequestError, match="cannot render this conversation: UndefinedError") as found:

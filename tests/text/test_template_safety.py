@@ -18,6 +18,10 @@ NEST = "{% set ns = namespace(x=[1], y=[1]) %}{% for i in range(60) %}{% set ns.
 NEST += "{% set ns.y = [ns.y, ns.y] %}{% endfor %}"
 LONG = "{% set a = 'a' * 1000000 %}{% for i in range(100000) %}"
 
+PAIRS = "{% set ns = namespace(x=(1,), y=(1,)) %}{% for i in range(60) %}{% set ns.x = (ns.x, ns.x) %}"
+PAIRS += "{% set ns.y = (ns.y, ns.y) %}{% endfor %}"
+DEEP = "{% set ns = namespace(x=()) %}{% for i in range(90000) %}{% set ns.x = (ns.x,) %}{% endfor %}"
+
 ESCAPES = [
     "{{ ''.__class__.__mro__ }}",
     "{{ self.__init__.__globals__ }}",
@@ -81,6 +85,34 @@ SIZE = [
     NEST + "{{ [ns.x, ns.y] | unique | list }}",
     NEST + "{{ [ns.x].index(ns.y) }}",
     NEST + "{{ raise_exception(ns.x) }}",
+    NEST + "{{ ns }}",
+    NEST + "{{ ns ~ '' }}",
+    NEST + "{{ '%s' % ns }}",
+    NEST + "{{ {'a': ns.x}.items() == {'a': ns.y}.items() }}",
+    NEST + "{{ {'a': ns.x}.values() | list == {'a': ns.y}.values() | list }}",
+    NEST + "{% for i in [0, 1] %}{{ loop.changed([ns.x, ns.y][i]) }}{% endfor %}",
+    NEST + "{{ 'a' | attr(ns.x) }}",
+    PAIRS + "{{ {}[ns.x] }}",
+    PAIRS + "{{ {ns.x: 1} }}",
+    PAIRS + "{{ {}.get(ns.x) }}",
+    PAIRS + "{{ ns.x in {} }}",
+    PAIRS + "{{ ns.x is in({}) }}",
+    PAIRS + "{{ ns.x is filter }}",
+    PAIRS + "{{ dict([(ns.x, 1)]) }}",
+    PAIRS + "{{ namespace([(ns.x, 1)]) }}",
+    PAIRS + "{{ [{}] | map(attribute=ns.x) | list }}",
+    PAIRS + "{{ [{}] | selectattr(ns.x) | list }}",
+    PAIRS + "{{ {}.keys() - [ns.x] }}",
+    PAIRS + "{{ [ns.x] | unique | list }}",
+    DEEP + "{{ {}[ns.x] }}",
+    DEEP + "{{ ns.x }}",
+    DEEP + "{{ ns.x == (ns.x,) }}",
+    "{{ ('b' * 100000).join(range(100000) | map('string')) }}",
+    "{{ ([1] * 50000) | tojson(separators=('b' * 100000, ':')) }}",
+    "{{ 1 | round(-10**9) }}",
+    "{{ 1.5 | round(10**9, 'floor') }}",
+    "{% set ns = namespace(x=1) %}{% for i in range(100000) %}{% set ns.x = ns.x + ns.x %}{% endfor %}",
+    "{{ (('f' * 100000) | int(0, 16)) // 3 }}",
     "{{ '%1000000000d' % 1 }}",
     "{{ '%*d' % (1000000000, 1) }}",
     "{{ '%1000000000d' | format(1) }}",
