@@ -61,9 +61,12 @@ def run(name: str) -> list[Result]:
     results: list[Result] = list(importlib.import_module(f"benchmarks.{name}").main())
     for result in results:
         goal = f"  goal {result.goal:g}" if result.goal is not None else ""
-        noise = "" if result.quiet_runs >= 5 else f"  (only {result.quiet_runs} of 5 runs were quiet)"
+        quiet = result.quiet_runs >= result.runs
+        noise = "" if quiet else f"  (only {result.quiet_runs} of {result.runs} runs were quiet)"
+        if result.others is not None and not quiet:
+            noise += f", others took {result.others:.1f} cores"
         print(
-            f"  {result.name:44} {result.value:12,.1f} {result.unit:12}"
+            f"  {result.name:50} {result.value:10,.1f} {result.unit:12}"
             f" python loop {result.loop_ms:5.1f} ms{goal}{noise}"
         )
     return results

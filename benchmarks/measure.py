@@ -1,7 +1,8 @@
 """How luce is timed: medians of five quiet runs, with a fixed pure-Python loop beside every number.
 
 The loop tells machines and moments apart: a figure that moved together with it is the machine's, not luce's.
-Single-threaded work is timed in CPU seconds of its thread, so that other processes on the machine do not count.
+Single-threaded work is timed in CPU seconds, so that other processes on the machine do not count. What several
+processes do together is timed by the wall, and how much of the machine others took meanwhile is counted.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import time
 from collections.abc import Callable
 
 import attrs
+import psutil  # type: ignore[import-untyped]
 
 __all__ = ["Result", "python_loop", "quiet_median", "seconds_of"]
 
@@ -18,6 +20,8 @@ RUNS = 5
 ATTEMPTS = 15
 QUIET = 1.10
 """A run counts as quiet while the loops around it take at most this much longer than the fastest loop seen."""
+QUIET_CORES = 0.10
+"""…and, timed by the wall, while other processes take at most this many cores."""
 LOOP_STEPS = 400_000
 
 _fastest_loop = float("inf")
@@ -33,9 +37,21 @@ class Result:
     loop_ms: float
     """Milliseconds of :func:`python_loop` around the runs."""
     quiet_runs: int = RUNS
-    """How many of the five runs were quiet. Fewer than five: measure again on an idle machine."""
+    """How many of the runs were quiet. Fewer than ``runs``: measure again on an idle machine."""
     goal: float | None = None
     """What the roadmap asks for, in the same unit."""
+    runs: int = RUNS
+    others: float | None = None
+    """Cores that other processes took during the runs; None where CPU seconds were counted."""
+
+
+@attrs.frozen
+class _Run:
+    noise: float
+    """Of loop and others, as the worse of their shares of what counts as quiet; at most 1 is quiet."""
+    value: float
+    loop: float
+    others: float
 
 
 def python_loop() -> float:
@@ -47,32 +63,62 @@ def python_loop() -> float:
     return time.thread_time() - started
 
 
-def quiet_median(name: str, unit: str, run: Callable[[], float], *, goal: float | None = None) -> Result:
-    """Median of ``run()`` over five quiet runs; the loop is timed before and after each.
+def quiet_median(
+    name: str,
+    unit: str,
+    run: Callable[[], float],
+    *,
+    goal: float | None = None,
+    wall: bool = False,
+    runs: int = RUNS,
+) -> Result:
+    """Median of ``run()`` over ``runs`` quiet runs; the loop is timed before and after each.
 
-    Disturbed runs are repeated, fifteen runs in all at most; then the least disturbed five count, and the result
-    says how many of them were quiet.
+    Disturbed runs are repeated, three times as many runs in all at most; then the least disturbed ones count, and
+    the result says how many of them were quiet.
+
+    Args:
+        wall: ``run`` is timed by the wall, so what others do on the machine disturbs it as well.
     """
     global _fastest_loop
-    runs: list[tuple[float, float]] = []
+    made: list[_Run] = []
     before = python_loop()
-    while len(runs) < ATTEMPTS:
+    while len(made) < ATTEMPTS // RUNS * runs:
+        elsewhere, started = _elsewhere(), time.perf_counter()
         value = run()
+        others = (_elsewhere() - elsewhere) / (time.perf_counter() - started) if wall else 0.0
         after = python_loop()
-        runs.append((max(before, after), value))
+        made.append(_Run(0.0, value, max(before, after), max(others, 0.0)))
         _fastest_loop = min(_fastest_loop, before, after)
         before = after
-        if sum(loop <= QUIET * _fastest_loop for loop, _ in runs) >= RUNS:
+        made = [attrs.evolve(one, noise=_noise(one)) for one in made]
+        if sum(one.noise <= 1 for one in made) >= runs:
             break
-    best = sorted(runs)[:RUNS]
+    best = sorted(made, key=lambda one: one.noise)[:runs]
     return Result(
         name=name,
-        value=statistics.median(value for _, value in best),
+        value=statistics.median(one.value for one in best),
         unit=unit,
-        loop_ms=1000 * statistics.median(loop for loop, _ in best),
-        quiet_runs=sum(loop <= QUIET * _fastest_loop for loop, _ in best),
+        loop_ms=1000 * statistics.median(one.loop for one in best),
+        quiet_runs=sum(one.noise <= 1 for one in best),
         goal=goal,
+        runs=runs,
+        others=statistics.median(one.others for one in best) if wall else None,
     )
+
+
+def _noise(run: _Run) -> float:
+    return max(run.loop / (QUIET * _fastest_loop), run.others / QUIET_CORES)
+
+
+def _elsewhere() -> float:
+    """CPU seconds that processes other than this one and its children have taken since the machine started."""
+    machine = psutil.cpu_times()
+    busy = sum(getattr(machine, name, 0.0) for name in ("user", "nice", "system", "irq", "softirq", "steal"))
+    mine = psutil.Process()
+    times = [mine.cpu_times(), *(child.cpu_times() for child in mine.children(recursive=True))]
+    ours = sum(one.user + one.system + one.children_user + one.children_system for one in times)
+    return float(busy - ours)
 
 
 def seconds_of(action: Callable[[], object], at_least: float = 0.1) -> float:
