@@ -17,7 +17,7 @@ from PIL import Image
 from luce.errors import RequestError
 from luce.vision.header import HeaderError, image_header
 
-__all__ = ["MAX_ASPECT", "DecodeLimits", "decode_image"]
+__all__ = ["MAX_ASPECT", "DecodeLimits", "check_image", "decode_image"]
 
 MAX_ASPECT = 200
 """Longer side over shorter side; beyond it the preprocessor of this family refuses a picture."""
@@ -58,15 +58,7 @@ def decode_image(
         RequestError: another format, too large, too long and thin, or broken; names ``field``.
     """
     limits = limits or DecodeLimits()
-    if len(data) > limits.max_bytes:
-        _refuse(field, f"has {len(data)} bytes; at most {limits.max_bytes} are allowed")
-    try:
-        kind, width, height = image_header(data)
-    except HeaderError as error:
-        _refuse(field, f"is no supported image: {error}")
-    _check_size(width, height, limits, field)
-    if kind == "JPEG" and data.count(b"\xff\xda") > MAX_SCANS:
-        _refuse(field, f"is a JPEG of more than {MAX_SCANS} scans")
+    kind, _, _ = check_image(data, limits=limits, field=field)
     try:
         with Image.open(io.BytesIO(data), formats=(kind.upper(),)) as image:
             _check_size(*image.size, limits, field)
@@ -77,6 +69,29 @@ def decode_image(
         raise
     except Exception as error:  # decoders raise anything on broken files
         _refuse(field, f"is a broken {kind}: {_first_line(error)}")
+
+
+def check_image(
+    data: bytes, *, limits: DecodeLimits | None = None, field: str = "image"
+) -> tuple[str, int, int]:
+    """Format, height and width from the header alone, within the limits. Costs nothing.
+
+    Height and width are as stored: an orientation tag may exchange them.
+
+    Raises:
+        RequestError: another format, too large, or too long and thin; names ``field``.
+    """
+    limits = limits or DecodeLimits()
+    if len(data) > limits.max_bytes:
+        _refuse(field, f"has {len(data)} bytes; at most {limits.max_bytes} are allowed")
+    try:
+        kind, width, height = image_header(data)
+    except HeaderError as error:
+        _refuse(field, f"is no supported image: {error}")
+    _check_size(width, height, limits, field)
+    if kind == "JPEG" and data.count(b"\xff\xda") > MAX_SCANS:
+        _refuse(field, f"is a JPEG of more than {MAX_SCANS} scans")
+    return kind, height, width
 
 
 def _check_size(width: int, height: int, limits: DecodeLimits, field: str) -> None:
@@ -112,7 +127,7 @@ def _rgb(image: Image.Image) -> Image.Image:
         image = image.convert("RGBA")
         white = Image.new("RGBA", image.size, (255, 255, 255, 255))
         return Image.alpha_composite(white, image).convert("RGB")
-    return image.convert("RGB")
+    return image if image.mode == "RGB" else image.convert("RGB")
 
 
 def _grey16(image: Image.Image) -> Image.Image:

@@ -245,6 +245,13 @@ def test_faults_of_pictures_are_named() -> None:
         assert found.value.field == "messages[2].content[1].image_url.url"
 
 
+@pytest.mark.parametrize(("height", "width"), [(32, 80), (96, 32), (1, 1), (1000, 20), (300, 300)])
+def test_rows_are_known_from_the_header(height: int, width: int) -> None:
+    data = encode(noise(height, width))
+    assert BUILDER.image_tokens(data, field="i") == BUILDER.prepare_image(data, field="i").num_tokens
+    assert BUILDER.image_tokens(data[:40], field="i") > 0, "the pixels are not looked at"
+
+
 def test_builds_on_several_threads_do_not_meet() -> None:
     jobs = [
         ([user(None, f"q{i} <|im_end|>"), user("x" * i, None)], [WIDE, TALL][:: 1 - 2 * (i % 2)])

@@ -16,7 +16,7 @@ from luce.errors import RequestError
 from luce.text.chat_template import ChatTemplate
 from luce.text.messages import normalise
 from luce.text.tokenizer import Tokenizer
-from luce.vision.decode import DecodeLimits, decode_image
+from luce.vision.decode import DecodeLimits, check_image, decode_image
 from luce.vision.preprocess import Preprocessor
 
 __all__ = ["Prompt", "PromptBuilder"]
@@ -126,9 +126,24 @@ class PromptBuilder:
         Raises:
             RequestError: names ``field``.
         """
+        preprocessor = self._vision(field)
+        return preprocessor(decode_image(data, limits=self.limits, field=field), field=field)
+
+    def image_tokens(self, data: bytes, *, field: str) -> int:
+        """Rows that a picture will take in the prompt, from its header alone: to refuse too many before decoding.
+
+        Raises:
+            RequestError: names ``field``.
+        """
+        preprocessor = self._vision(field)
+        _, height, width = check_image(data, limits=self.limits, field=field)
+        rows, columns = preprocessor.target(height, width, field=field)
+        return rows * columns // preprocessor.factor**2
+
+    def _vision(self, field: str) -> Preprocessor:
         if self.preprocessor is None:
             raise RequestError("this model has no vision tower; send text only", field=field)
-        return self.preprocessor(decode_image(data, limits=self.limits, field=field), field=field)
+        return self.preprocessor
 
     def _check_images(self, images: Sequence[PatchImage]) -> None:
         vision = self.config.vision
