@@ -65,9 +65,9 @@ def build_app(config_file: Path | None) -> App:
 def _run(arguments: Sequence[str]) -> int:
     try:
         result = build_app(_config_file(arguments))(arguments)
-    except KeyboardInterrupt:
-        return EXIT_STOPPED
     except BaseException as error:
+        if _interrupted(error):
+            return EXIT_STOPPED
         known = list(_known(error))
         if not known:
             raise
@@ -75,6 +75,13 @@ def _run(arguments: Sequence[str]) -> int:
             print(f"luce: {one}", file=sys.stderr)
         return EXIT_USAGE if all(isinstance(one, ConfigError) for one in known) else EXIT_FAILED
     return result if isinstance(result, int) else 0
+
+
+def _interrupted(error: BaseException) -> bool:
+    """Ctrl-C, and nothing else."""
+    if isinstance(error, BaseExceptionGroup):
+        return all(map(_interrupted, error.exceptions))
+    return isinstance(error, KeyboardInterrupt)
 
 
 def _known(error: BaseException) -> Iterator[LuceError]:

@@ -94,6 +94,7 @@ def test_wrong_flags_end_with_2_and_name_themselves(
         (ExceptionGroup("", [ExceptionGroup("", [DeviceError("broke")])]), 1, ["luce: broke"]),
         (ExceptionGroup("", [LuceError("one"), LuceError("two")]), 1, ["luce: one", "luce: two"]),
         (KeyboardInterrupt(), 130, []),
+        (BaseExceptionGroup("", [KeyboardInterrupt()]), 130, []),
     ],
 )
 def test_errors_are_one_line(

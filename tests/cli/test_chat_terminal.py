@@ -1,0 +1,74 @@
+"""`luce chat` on a terminal: Ctrl-C stops an answer, then the prompt; Ctrl-D leaves."""
+
+from __future__ import annotations
+
+import os
+import pty
+import select
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.server import LUCE
+from tests.weights.tiny_model import random_model
+from tests.weights.writers import write_hf
+
+
+class Terminal:
+    def __init__(self, *arguments: str) -> None:
+        self.master, slave = pty.openpty()
+        self.process = subprocess.Popen(
+            [*LUCE, *arguments], stdin=slave, stdout=slave, stderr=slave, start_new_session=True
+        )
+        os.close(slave)
+        self.seen = ""
+
+    def wait_for(self, text: str, seconds: float = 20) -> None:
+        end = time.monotonic() + seconds
+        while text not in self.seen:
+            assert time.monotonic() < end, self.seen
+            if select.select([self.master], [], [], 0.1)[0]:
+                self.seen += os.read(self.master, 65536).decode(errors="replace")
+        self.seen = self.seen.split(text, 1)[1]
+
+    def type(self, text: str) -> None:
+        os.write(self.master, text.encode())
+
+    def interrupt(self) -> None:
+        self.process.send_signal(2)
+
+
+@pytest.fixture
+def terminal(tmp_path: Path) -> Iterator[Terminal]:
+    folder = write_hf(tmp_path / "tiny", random_model())
+    found = Terminal("chat", str(folder), "--context", "4096", "--temperature", "1", "--seed", "5")
+    try:
+        yield found
+    finally:
+        found.process.kill()
+        found.process.wait()
+        os.close(found.master)
+
+
+def test_interrupts(terminal: Terminal) -> None:
+    terminal.wait_for("> ")
+    terminal.type("Hello\n")
+    terminal.wait_for("Hello")  # the echo
+    time.sleep(0.3)
+    terminal.interrupt()
+    terminal.wait_for("[cancelled]", 5)
+    terminal.wait_for("> ")
+    terminal.type("/help\n")
+    terminal.wait_for("/system TEXT")
+    terminal.wait_for("> ")
+    terminal.interrupt()
+    assert terminal.process.wait(5) == 130
+
+
+def test_end_of_input_leaves(terminal: Terminal) -> None:
+    terminal.wait_for("> ")
+    terminal.type("\x04")
+    assert terminal.process.wait(5) == 0
