@@ -14,9 +14,9 @@ from luce.charts.model import Action, Chart, Kind, Send, State, Transition
 __all__ = ["to_dot"]
 
 _HEADER = """\
-  compound=true; rankdir=TB; fontname="sans-serif"; fontsize=11; labeljust=l;
-  node [shape=box, style="rounded,filled", fillcolor=white, fontname="sans-serif", fontsize=10];
-  edge [fontname="sans-serif", fontsize=9, arrowsize=0.7];
+  compound=true; rankdir=TB; fontname="Helvetica"; fontsize=11; labeljust=l;
+  node [shape=box, style="rounded,filled", fillcolor=white, fontname="Helvetica", fontsize=10];
+  edge [fontname="Helvetica", fontsize=9, arrowsize=0.7];
 """
 _ACTIVE = "gold"
 
@@ -59,7 +59,7 @@ def _initial(chart: Chart, node: State, indent: str) -> Iterator[str]:
     if node.initial is None or node.kind is Kind.HISTORY:
         return
     dot = _quote(f"initial of {node.id or chart.name}")
-    yield f"{indent}{dot} [shape=point, width=0.1];"
+    yield f"{indent}{dot} [shape=point, width=0.1, fillcolor=black];"
     for target in node.initial.targets:
         yield f"{indent}{dot} -> {_end(chart, chart.nodes[target], 'lhead')};"
 
