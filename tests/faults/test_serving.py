@@ -1,0 +1,352 @@
+"""Slots, planning, batches and what an answer says of itself (B45, B68, B70, B71, B76)."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+
+import attrs
+import pytest
+import trio
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from luce.engines.fake.engine import FakeEngine, Mode, fake_capabilities
+from luce.engines.seam import SlotSpec
+from luce.errors import DeviceError
+from luce.scheduling.blocks import BlockPool, blocks_for
+from luce.scheduling.plan import plan
+from luce.scheduling.state import Lane, Limits, LoopState, Waiting
+from tests.actors.harness import ask as submission
+from tests.actors.harness import expected, path_of, read, serving, settled
+from tests.faults.whole import SETTINGS, alone, ask, live, picture, shown, text_of, token_bytes
+
+WAYS = (
+    "stop",
+    "length",
+    "cancel queued",
+    "cancel encoding",
+    "cancel prefill",
+    "cancel decode",
+    "row fails",
+    "encode fails",
+)
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("depth", [1, 2])
+async def test_b45_every_way_out_gives_the_slot_back(depth: int) -> None:
+    """200 requests over two slots, ended in every way there is; after each round both slots are free."""
+
+    def forced(spec: SlotSpec, index: int) -> int | None:
+        return ord("#") if index == 5 and spec.max_tokens == 21 else None  # these have a stop string
+
+    engine = FakeEngine(fake_capabilities(num_slots=2), mode=Mode.THREAD, script=forced)
+    ended: dict[str, int] = dict.fromkeys(WAYS, 0)
+    wrong: list[int] = []
+    async with serving(engine, prefill_budget=2, depth=depth) as service:
+
+        async def one(n: int) -> None:
+            way = WAYS[n % len(WAYS)]
+            asked = submission(
+                n,
+                rows=40,
+                tokens=21 if way == "stop" else 20,
+                images="encod" in way,
+                stop=("#",) if way == "stop" else (),
+            )
+            if way == "encode fails":
+                engine.fail_encode(asked.images[0].digest)
+            handle = service.submit(asked)
+            request = service.requests[max(service.requests)]
+            if way == "cancel queued":
+                handle.cancel()
+            elif way.startswith("cancel") and way != "cancel decode":
+                await _slot(request)
+                handle.cancel()
+            elif way == "row fails":
+                await handle.next()
+                if request.slot is not None and engine.open_slots >= {request.slot}:
+                    engine.fail_row(request.slot)
+            answer = await read(handle, until=3 if way == "cancel decode" else None)
+            reason = {"stop": "stop", "length": "length"}.get(
+                way, "cancelled" if "cancel" in way else "error"
+            )
+            if answer.end.reason == reason:
+                ended[way] += 1
+            if way == "length" and answer.tokens != tuple(expected(asked)):
+                wrong.append(n)
+
+        for start in range(0, 200, 8):
+            async with trio.open_nursery() as nursery:
+                for n in range(start, start + 8):
+                    nursery.start_soon(one, n)
+            await settled(service)
+            assert not engine.open_slots and len(service.loop._free_slots) == 2
+            service.loop.pool.check_integrity(())
+            assert service.loop.pool.free == service.loop.pool.num_blocks
+        assert path_of(service, "r199"), "the trap: the way of the last one was recorded"
+    assert wrong == []
+    assert min(ended.values()) >= 15 and sum(ended.values()) > 180, f"the trap: all ways were taken, {ended}"
+
+
+async def _slot(request: Any) -> None:
+    with trio.move_on_after(5):
+        while request.slot is None and not request.machine.active("ending"):
+            await trio.lowlevel.checkpoint()
+
+
+def test_b45_a_second_release_is_an_error() -> None:
+    pool = BlockPool(8, 16)
+    pool.reserve(0, 40)
+    pool.grow(0, 20)
+    pool.release(0)
+    with pytest.raises(KeyError):
+        pool.release(0)
+    engine = FakeEngine()
+    engine.open(0, submission_spec())
+    engine.close(0)
+    with pytest.raises((DeviceError, AssertionError), match="slot 0"):
+        engine.close(0)
+
+
+def submission_spec() -> SlotSpec:
+    asked = submission(1)
+    prompt = asked.prompt
+    return SlotSpec(prompt.token_ids, prompt.positions, prompt.rope_delta, asked.params, 8, prompt.spans, [])
+
+
+# -- planning -----------------------------------------------------------------------------------------------------
+
+
+@attrs.define
+class Simulated:
+    """A request in the planner's world: its pictures land one by one, at times of their own."""
+
+    key: int
+    prompt: int
+    answer: int
+    images: list[int]
+    """Rows where pictures stand that are not encoded yet."""
+    next_row: int = 0
+    slot: int | None = None
+
+    @property
+    def ready(self) -> int:
+        return self.images[0] if self.images else self.prompt
+
+    @property
+    def last_row(self) -> int:
+        return self.prompt + self.answer - 1
+
+    @property
+    def done(self) -> bool:
+        return self.next_row >= self.last_row
+
+    @property
+    def runnable(self) -> bool:
+        return self.next_row >= self.prompt or self.ready > self.next_row
+
+
+@st.composite
+def worlds(draw: st.DrawFn) -> list[Simulated]:
+    made = []
+    for key in range(draw(st.integers(1, 10))):
+        prompt = draw(st.integers(1, 60))
+        images = draw(st.lists(st.integers(0, prompt - 1), max_size=3, unique=True))
+        made.append(Simulated(key, prompt, draw(st.integers(1, 12)), sorted(images)))
+    return made
+
+
+@settings(max_examples=120, deadline=None)
+@given(
+    worlds(),
+    st.integers(1, 4),
+    st.sampled_from([1, 7, 64, None]),
+    st.sampled_from([8, 16, 40]),
+    st.randoms(use_true_random=False),
+)
+def test_b68_every_plan_is_bounded_and_goes_on(
+    world: list[Simulated], slots: int, budget: int | None, blocks: int, rng: random.Random
+) -> None:
+    """Random mixes of text and pictures in all phases: never an empty plan while something can run, and an end."""
+    limits = Limits(slots, 16, budget)
+    waiting = [r for r in world if blocks_for(r.prompt + r.answer, 16) <= blocks]
+    total = len(waiting)
+    running: dict[int, Simulated] = {}
+    work = sum(r.prompt + r.answer + 2 * len(r.images) + 3 for r in waiting)
+    ended = steps = 0
+    while waiting or running:
+        steps += 1
+        assert steps <= 2 * work + 10, "no progress"
+        free = tuple(slot for slot in range(slots) if slot not in running)
+        held = sum(blocks_for(r.prompt + r.answer, 16) for r in running.values())
+        state = LoopState(
+            limits=limits,
+            lanes=tuple(
+                Lane(s, r.key, r.next_row, r.prompt, r.ready, r.last_row, r.runnable)
+                for s, r in running.items()
+            ),
+            waiting=tuple(Waiting(r.key, r.prompt + r.answer) for r in waiting[: len(free)]),
+            free_slots=free,
+            available_blocks=blocks - held,
+        )
+        decision = plan(state)
+        assert len(decision.grants) <= len(free) and len(decision.segments) <= len(running)
+        could_grant = (
+            bool(free and waiting) and blocks_for(waiting[0].prompt + waiting[0].answer, 16) <= blocks - held
+        )
+        could_run = any(r.runnable and not r.done for r in running.values())
+        assert decision.grants or not could_grant, "a free slot, room and a request that waits"
+        assert decision.grants or decision.segments or not could_run, "an empty plan beside runnable work"
+        for grant in decision.grants:
+            request = waiting.pop(0)
+            assert request.key == grant.key, "overtaken"
+            request.slot = grant.slot
+            running[grant.slot] = request
+        for segment in decision.segments:
+            running[segment.slot].next_row = segment.start + segment.count
+        for slot, request in list(running.items()):
+            if request.images and (rng.random() < 0.5 or not decision.segments):
+                request.images.pop(0)
+            if request.done and not request.images:
+                del running[slot]
+                ended += 1
+    assert ended == total
+
+
+# -- batches ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("depth", [1, 2])
+async def test_b70_four_equal_requests_take_the_steps_of_one(depth: int) -> None:
+    """Over HTTP, on the real engine: steps near those of one request, four rows in a step, the same answer."""
+    body = ask("Count to forty, slowly.", max_tokens=40)
+    (reference,) = await alone([body])
+    async with live(prefill_budget=None, depth=depth) as server:
+        assert await server.all([body]) == [reference]
+        one = server.service.loop.metrics.steps
+        assert await server.all([body] * 4) == [reference] * 4
+        metrics = server.service.loop.metrics
+        assert metrics.steps - one <= 1.5 * one, (one, metrics)
+        assert metrics.max_lanes == 4
+
+
+OPTIONS: list[dict[str, Any]] = [
+    {},
+    {"temperature": 1, "seed": 0},
+    {"temperature": 1, "seed": 1},
+    {"temperature": 0.7, "seed": -5, "top_p": 0.9},
+    {"temperature": 1.3, "seed": 2, "top_k": 5},
+    {"temperature": 1, "seed": 3, "min_p": 0.05},
+    {"repetition_penalty": 1.7},
+    {"presence_penalty": 2},
+    {"frequency_penalty": 2},
+    {
+        "temperature": 1,
+        "seed": 4,
+        "repetition_penalty": 1.3,
+        "presence_penalty": 0.5,
+        "frequency_penalty": 0.5,
+    },
+    {"logit_bias": {"70": 6, "71": 6, "72": -100}},
+    {"stop": ["a", "he", "zzz"]},
+    {"stop": "t", "include_stop_str_in_output": True},
+    {"stop_token_ids": list(range(0, 256, 3))},
+    {"stop_token_ids": list(range(0, 256, 3)), "min_tokens": 5},
+    {"logprobs": True, "top_logprobs": 0},
+    {"logprobs": True, "top_logprobs": 20},
+    {"logprobs": None, "top_logprobs": None},
+    {"max_tokens": 1},
+    {"chat_template_kwargs": {"enable_thinking": False}},
+    {"tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]},
+    {"ignore_eos": False, "temperature": 1, "seed": 9, "logit_bias": {"268": 8}},
+    {"skip_special_tokens": False, "logit_bias": {"267": 20}},
+    {"pictures": 1, "temperature": 1, "seed": 5},
+]
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("running", SETTINGS)
+async def test_b71_options_mean_the_same_alone_and_in_company(running: dict[str, Any]) -> None:
+    bodies = []
+    for index, fields in enumerate(OPTIONS):
+        parts = [picture(3)] * fields.get("pictures", 0)
+        asked = {key: value for key, value in fields.items() if key != "pictures"}
+        bodies.append(ask(*parts, f"Tell me the story, please {index % 3}", **{"max_tokens": 12} | asked))
+    references = await alone(bodies)
+    assert len({str(reference["choices"]) for reference in references}) >= 20, "the trap: options show"
+    assert {reference["choices"][0]["finish_reason"] for reference in references} == {"stop", "length"}
+    async with live(**running) as server:
+        assert await server.all(bodies) == references
+        if running["slots"] > 1:
+            assert server.service.loop.metrics.max_lanes > 2, "the trap: they share steps"
+
+
+# -- what an answer says of itself -----------------------------------------------------------------------------------
+
+ENDS: dict[str, dict[str, Any]] = {
+    "length": {"max_tokens": 9},
+    "stop string": {"max_tokens": 40},
+    "stop id": {"max_tokens": 40},
+    "eos": {"max_tokens": 40, "ignore_eos": False},
+}
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("depth", [1, 2])
+async def test_b76_usage_logprobs_and_text_are_of_the_same_tokens(end: str, depth: int) -> None:
+    """Also with a step launched past the end: what it sampled is in neither count, log-probabilities nor text."""
+    fields = ENDS[end]
+    async with live(prefill_budget=16, depth=depth) as server:
+        (free,) = await server.all([ask("Say something", max_tokens=40)])
+        whole = token_bytes(free)
+        assert len(shown(free)) == free["usage"]["completion_tokens"] == 40
+        if end == "stop string":
+            text = whole[:60].decode("utf-8", "ignore")
+            stop = next(text[i : i + 2] for i in range(8, len(text) - 1) if "�" not in text[i : i + 2])
+            fields = fields | {"stop": [stop]}
+        elif end == "stop id":
+            fields = fields | {"stop_token_ids": [_id(server, shown(free)[12])]}
+        elif end == "eos":
+            fields = fields | {"logit_bias": {str(server.model.eos_token_ids[0]): 9.0}}
+        (answer,) = await server.all([ask("Say something", **fields)])
+        assert answer["choices"][0]["finish_reason"] == ("length" if end == "length" else "stop")
+        count = answer["usage"]["completion_tokens"]
+        assert count == len(shown(answer)) < 40, "the trap: it ended early"
+        data = token_bytes(answer)
+        if end == "stop string":
+            before, found, after = data.decode("utf-8", "replace").partition(stop)
+            assert text_of(answer) == before and found and not after.strip("�")
+        elif end == "length":
+            assert data.decode("utf-8", "replace") == text_of(answer) and data == whole[: len(data)]
+        else:
+            last = bytes(shown(answer)[-1]["bytes"])
+            assert data.removesuffix(last).decode("utf-8", "replace") == text_of(answer)
+        streamed = await server.events(ask("Say something", **fields, stream_options={"include_usage": True}))
+        _stream_agrees(streamed, answer)
+        if depth == 2 and end != "length":
+            tokens = [r for r in server.service.events if r.machine == "request" and r.event == "token"]
+            assert len(tokens) > 40 + 2 * count, "the trap: a row ran past the end"
+
+
+def _stream_agrees(events: list[str], answer: dict[str, Any]) -> None:
+    assert events[-1] == "[DONE]"
+    chunks = [json.loads(event) for event in events[:-1]]
+    assert chunks[-1]["usage"] == answer["usage"] and chunks[-1]["choices"] == []
+    choices = [chunk["choices"][0] for chunk in chunks[:-1]]
+    assert "".join(choice["delta"].get("content", "") for choice in choices) == text_of(answer)
+    entries = [
+        entry for choice in choices if choice.get("logprobs") for entry in choice["logprobs"]["content"]
+    ]
+    assert entries == shown(answer)
+
+
+def _id(server: Any, entry: dict[str, Any]) -> int:
+    tokenizer = server.model.tokenizer
+    return next(
+        i for i in range(tokenizer.num_token_ids) if tokenizer.token_bytes(i) == bytes(entry["bytes"])
+    )
