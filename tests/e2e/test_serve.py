@@ -188,7 +188,7 @@ def test_first_signal_finishes_what_runs(tiny_model: Path) -> None:
             model="Tiny-VL",
             messages=[{"role": "user", "content": "Hi"}],
             stream=True,
-            max_tokens=3000,
+            max_tokens=1000,
             extra_body={"ignore_eos": True},
         )
         _answering(stream)
