@@ -157,7 +157,7 @@ async def test_b24_rows_beside_each_other_see_their_own_pictures(settings: dict[
     async with live(**settings) as server:
         assert await server.all(bodies) == references
         if settings["slots"] > 1:
-            assert server.service.loop.metrics.max_lanes > 2, "the trap: they share steps"
+            assert server.service.loop.metrics.max_lanes > 1, "the trap: they share steps"
 
 
 @pytest.mark.trio

@@ -282,7 +282,7 @@ async def test_b71_options_mean_the_same_alone_and_in_company(running: dict[str,
     async with live(**running) as server:
         assert await server.all(bodies) == references
         if running["slots"] > 1:
-            assert server.service.loop.metrics.max_lanes > 2, "the trap: they share steps"
+            assert server.service.loop.metrics.max_lanes > 1, "the trap: they share steps"
 
 
 # -- what an answer says of itself -----------------------------------------------------------------------------------

@@ -1,0 +1,77 @@
+"""The memory plan of a model as it is opened and served (B128, B129); tests/weights compares it array by array."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from luce.cli.main import main
+from luce.engines.load_model import LoadOptions, load_engine, open_model
+from luce.errors import ConfigError
+from tests.weights.writers import TinyShape, random_model, write_hf
+
+OWN_HEAD = TinyShape(hidden=64, heads=4, head_dim=32, num_layers=8, vision=False, mtp=False)
+"""hidden / heads is 16 and the head size 32; one layer in four attends."""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return write_hf(tmp_path / "m", random_model(OWN_HEAD))
+
+
+@pytest.mark.parametrize("slots", [1, 4, 64])
+@pytest.mark.parametrize("blocks", [None, 40])
+def test_b128_b129_the_opened_plan_is_what_the_engine_allocates(
+    slots: int, blocks: int | None, folder: Path
+) -> None:
+    found = open_model(folder, LoadOptions(slots=slots, context=100, block_size=16, num_blocks=blocks))
+    engine = load_engine(found)
+    try:
+        keys = sum(layer.k.nbytes + layer.v.nbytes for layer in engine.pool.kv)
+        states = sum(array.nbytes for layer in engine.pool.deltanet for array in layer.arrays())
+    finally:
+        engine.shutdown()
+    count = blocks or slots * 7
+    assert found.plan.parts["KV blocks"] == keys == 2 * count * 16 * 2 * (2 * 32) * 4
+    assert found.plan.parts["recurrent state"] == states == slots * found.plan.bytes_per_slot
+    wrong = 8 * count * 16 * 2 * (2 * 16) * 4
+    assert keys != wrong, "the trap: all layers and hidden / heads give another number"
+
+
+def test_b129_a_budget_for_three_slots_names_three(folder: Path) -> None:
+    """64 asked, 3 fit: the error says so before any weight is read, and 3 do fit."""
+    options = {"context": 512, "block_size": 16}
+    three = open_model(folder, LoadOptions(slots=3, **options)).plan.peak  # type: ignore[arg-type]
+    four = open_model(folder, LoadOptions(slots=4, **options)).plan.peak  # type: ignore[arg-type]
+    assert three < four, "the trap: slots cost memory"
+    for budget in (three, four - 1):
+        with pytest.raises(
+            ConfigError, match=r"--max-memory: 64 slots.*; --slots 3 or --context \d+ would fit|--slots 3 "
+        ):
+            open_model(folder, LoadOptions(slots=64, max_memory=budget, **options))  # type: ignore[arg-type]
+        open_model(folder, LoadOptions(slots=3, max_memory=budget, **options))  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="--max-memory"):
+        open_model(folder, LoadOptions(slots=3, max_memory=three - 1, **options))  # type: ignore[arg-type]
+
+
+def test_b129_the_command_says_it_in_one_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    three = open_model(folder, LoadOptions(slots=3, context=512)).plan.peak
+    with pytest.raises(SystemExit) as ended:
+        main(
+            [
+                "serve",
+                str(folder),
+                "--port",
+                "0",
+                "--slots",
+                "64",
+                "--context",
+                "512",
+                "--max-memory",
+                str(three),
+            ]
+        )
+    error = capsys.readouterr().err
+    assert ended.value.code == 2 and error.count("\n") == 1
+    assert "--slots 3" in error and "more than" in error
