@@ -108,7 +108,8 @@ class Encoder:
         self.sender = message.request
         if message.event == "encode":
             assert message.request is not None
-            self.queue.extend(self._jobs(message.request))
+            if not message.request.machine.active("ending"):  # its `drop` is on the way
+                self.queue.extend(self._jobs(message.request))
         elif message.event == "drop":
             self.queue = deque(job for job in self.queue if job.request is not message.request)
         else:

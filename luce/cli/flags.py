@@ -80,7 +80,7 @@ class ModelFlags:
     ] = None
     block_size: Annotated[
         int, Parameter(group=MODEL, validator=AT_LEAST_1, help="Tokens in one block of key/value memory.")
-    ] = 32
+    ] = 64
     blocks: Annotated[
         int | None,
         Parameter(

@@ -42,7 +42,8 @@ class LoadOptions:
     slots: int = DEFAULT_SLOTS
     context: int | None = None
     """Tokens of prompt and answer; None: the model's limit, at most :data:`DEFAULT_CONTEXT`."""
-    block_size: int = 32
+    block_size: int = 64
+    """Tokens in a KV block; the numpy engine reads blocks of 64, and multiples, in place."""
     num_blocks: int | None = None
     """KV blocks; None: enough for every slot at full context."""
     max_memory: int | None = None

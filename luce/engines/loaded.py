@@ -45,6 +45,10 @@ class Preparer(Protocol):
         """Messages through the chat template to rows. Raises RequestError naming the field."""
         ...
 
+    def image_tokens(self, data: bytes, *, field: str) -> int:
+        """Rows that a picture will take in the prompt, from its header alone. Raises RequestError naming ``field``."""
+        ...
+
     def prepare_image(self, data: bytes, *, field: str) -> PatchImage:
         """Decode, resize and patchify one picture. Raises RequestError naming ``field``."""
         ...

@@ -1,5 +1,4 @@
-"""Every case of the SCION/W3C suite that needs no data model must pass. See `scion.py` for what is left out.
-"""
+"""Every case of the SCION/W3C suite that needs no data model must pass. See `scion.py` for what is left out."""
 
 from __future__ import annotations
 

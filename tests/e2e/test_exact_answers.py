@@ -120,10 +120,10 @@ async def test_neighbours_cancelled_at_random_moments_change_no_bit(alone: list[
 
 @pytest.mark.trio
 async def test_sampled_answers_too_depend_on_their_seed_alone() -> None:
-    """Temperature 1 with penalties: the draw is keyed by seed, position and token id, never by the company."""
+    """Hot, with penalties: the draw is keyed by seed, position and token id, never by the company."""
     sampling = {
-        "temperature": 1.0,
-        "top_p": 0.95,
+        "temperature": 8.0,
+        "top_k": 100,
         "presence_penalty": 0.5,
         "repetition_penalty": 1.1,
         "max_tokens": 24,

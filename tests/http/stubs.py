@@ -89,6 +89,9 @@ class StubPreparer:
             text += "".join(part.get("text", "####") for part in parts)
         return StubPrompt(np.frombuffer(text.encode("utf-8", "strict"), np.uint8).astype(np.int32))
 
+    def image_tokens(self, data: bytes, *, field: str) -> int:
+        return 4
+
     def prepare_image(self, data: bytes, *, field: str) -> PatchImage:
         try:
             Image.open(io.BytesIO(data)).load()

@@ -158,7 +158,8 @@ def new_slot(index: int, spec: SlotSpec, max_context: int, vocab_size: int, num_
     fed[:count] = ids
     sampler: Sampler | Greedy = Greedy(num_token_ids)
     if spec.sampling is not None:
-        sampler = Sampler(spec.sampling, ids, num_token_ids)
+        prompt = len(ids) - spec.num_generated
+        sampler = Sampler(spec.sampling, ids[:prompt], num_token_ids, generated=ids[prompt:].tolist())
     return Slot(index, spec, sampler, fed)
 
 

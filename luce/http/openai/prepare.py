@@ -18,7 +18,7 @@ from luce.errors import RequestError
 from luce.http.json_body import decode_object, typed
 from luce.http.openai.chat_request import ChatRequest
 from luce.http.openai.images import picture_bytes
-from luce.http.openai.room import answer_room, refuse_hopeless
+from luce.http.openai.room import answer_room, refuse_hopeless, refuse_too_large
 from luce.http.openai.unsupported import refuse_unsupported
 from luce.http.options import HttpOptions
 from luce.sampling.parameters import SamplingParams, parse_logit_bias
@@ -67,12 +67,10 @@ def prepare_chat(body: bytes, model: LoadedModel, options: HttpOptions) -> ChatJ
     references = conversation.images
     if references and not model.engine.capabilities.images:
         raise RequestError(f"the model {model.name} does not read pictures", field=references[0].field)
-    images = tuple(
-        model.preparer.prepare_image(data, field=reference.field)
-        for reference, data in zip(
-            references, picture_bytes(references, options.max_images, options.max_image_bytes), strict=True
-        )
-    )
+    files = picture_bytes(references, options.max_images, options.max_image_bytes)
+    named = [(file, reference.field) for file, reference in zip(files, references, strict=True)]
+    refuse_too_large(sum(model.preparer.image_tokens(file, field=place) for file, place in named), context)
+    images = tuple(model.preparer.prepare_image(file, field=place) for file, place in named)
     prompt = model.preparer.build(
         conversation.messages,
         images,

@@ -9,7 +9,7 @@ from typing import Any
 from luce.errors import RequestError
 from luce.text.tokenizer import Tokenizer
 
-__all__ = ["answer_room", "refuse_hopeless"]
+__all__ = ["answer_room", "refuse_hopeless", "refuse_too_large"]
 
 SHRINK = 3
 """Normalisation to NFC can make text up to three times shorter in bytes (three Hangul letters become one syllable)."""
@@ -57,6 +57,21 @@ def refuse_hopeless(messages: Sequence[Mapping[str, Any]], tokenizer: Tokenizer,
     if least >= context:
         raise RequestError(
             f"the prompt has at least {least} tokens; the context holds {context} and the answer needs at least 1",
+            field="messages",
+            code="context_length_exceeded",
+        )
+
+
+def refuse_too_large(image_tokens: int, context: int) -> None:
+    """Refuse pictures that cannot fit, by their headers, before any of them is decoded into patches.
+
+    Raises:
+        RequestError: as :func:`answer_room`, with the tokens of the pictures alone.
+    """
+    if image_tokens >= context:
+        raise RequestError(
+            f"the pictures alone take {image_tokens} tokens; the context holds {context} "
+            "and the answer needs at least 1",
             field="messages",
             code="context_length_exceeded",
         )
