@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import tracemalloc
 from typing import Any
 
@@ -14,6 +15,8 @@ from luce.engines.fake.engine import FakeEngine, Mode, fake_capabilities
 from luce.engines.fake.times import Times
 from luce.engines.load_model import load_model
 from luce.engines.seam import PatchImage
+from luce.http.openai.prepare import prepare_chat
+from luce.http.options import HttpOptions
 from tests.actors.harness import ask as submission
 from tests.actors.harness import expected, read, read_all, settled
 from tests.actors.harness import serving as fake_serving
@@ -68,6 +71,22 @@ async def test_b12_pictures_of_several_turns_are_taken_in_order(settings: dict[s
     assert len({str(reference) for reference in references}) == 4, "the trap: order shows"
     async with live(**settings) as server:
         assert await server.all(bodies) == references
+
+
+async def test_b12_each_picture_goes_to_its_own_turn() -> None:
+    """What the body's turns hold, in their order, is what is submitted: a server that swaps them agrees with itself."""
+    model = load_model(opened())
+    try:
+        a, b = encode(noise(32, 48, 1)), encode(noise(48, 32, 2))
+        digests = [model.preparer.prepare_image(data, field="x").digest for data in (a, b)]
+        for order in ((0, 1), (1, 0)):
+            files = [url((a, b)[index]) for index in order]
+            job = prepare_chat(json.dumps(two_turns(*files)).encode(), model, HttpOptions())
+            assert [image.digest for image in job.submission.images] == [digests[index] for index in order]
+            spans = job.submission.prompt.spans
+            assert [span.image for span in spans] == [0, 1] and spans[0].start < spans[1].start
+    finally:
+        model.engine.shutdown()
 
 
 async def test_b12_rows_stand_where_their_turns_do() -> None:

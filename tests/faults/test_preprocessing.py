@@ -22,7 +22,7 @@ from PIL import Image
 from luce.engines.load_model import LoadOptions, load_model, open_model
 from luce.engines.loaded import LoadedModel
 from luce.engines.seam import PatchImage
-from luce.errors import ModelFileError
+from luce.errors import ModelFileError, RequestError
 from luce.http.openai.prepare import prepare_chat
 from luce.http.options import HttpOptions
 from luce.vision.preprocess import resize
@@ -198,7 +198,8 @@ class CountingPreparer:
         return image
 
     def image_tokens(self, data: bytes, *, field: str) -> int:
-        return self.inner.image_tokens(data, field=field)
+        count: int = self.inner.image_tokens(data, field=field)
+        return count
 
     def build(self, *args: Any, **kwargs: Any) -> Any:
         return self.inner.build(*args, **kwargs)
@@ -214,11 +215,21 @@ def test_b33_small_files_whose_patches_cannot_fit_the_context_are_not_all_expand
         one = model.preparer.prepare_image(file, field="x")
         assert one.num_tokens == 144 and one.patches.nbytes > 200 * len(file), "the trap: it grows"
         body = json.dumps(ask(*[url(file)] * 16, "Compare")).encode()
-        with pytest.raises(Exception, match="context"):
+        with pytest.raises(RequestError, match="context"):
             prepare_chat(body, counting, HttpOptions())
         assert preparer.made <= 3 * one.patches.nbytes, f"{preparer.made} bytes from {16 * len(file)}"
     finally:
         model.engine.shutdown()
+
+
+@pytest.mark.parametrize("size", [(32, 48), (1, 1), (160, 32), (31, 257), (700, 300), (2, 300)])
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP", "BMP", "GIF"])
+def test_b33_rows_counted_from_the_header_are_those_of_the_picture(kind: str, size: tuple[int, int]) -> None:
+    """Also of a picture that its tag turns: a count that is too low would let it through, one too high refuse it."""
+    plain = encode(Image.fromarray(noise(*size)).convert("P" if kind == "GIF" else "RGB"), kind)
+    turned = encode(noise(*size), kind, exif=exif(6)) if kind in ("PNG", "JPEG", "WEBP") else plain
+    for data in (plain, turned):
+        assert opened().prompts.image_tokens(data, field="x") == prepared(data).num_tokens
 
 
 def repacked(folder: Path, pad_id: int | None) -> Path:
