@@ -51,7 +51,7 @@ def main() -> None:
             if item.length > 1024:
                 continue
             length = next(n for n in LENGTHS if item.length <= n)
-            batch = collate([item], length, length)
+            batch = collate([item], length, length, slots=max(1, len(item.pictures)))
             ids = torch.tensor([(item.prompt + item.completion)[: item.length]])
             inputs: dict[str, torch.Tensor] = {}
             if item.pictures:

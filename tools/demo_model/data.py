@@ -106,10 +106,16 @@ def positions(example: Example) -> np.ndarray:
     return out
 
 
-def collate(examples: list[Example], length: int, tokens_per_batch: int) -> Batch:
-    """Rows of `length` tokens, padded on the right; unused rows hold padding."""
+def collate(
+    examples: list[Example], length: int, tokens_per_batch: int, *, slots: int | None = None
+) -> Batch:
+    """Rows of `length` tokens, padded on the right; unused rows hold padding.
+
+    There is room for `slots` pictures, by default as many as in every batch of this length.
+    """
     rows = tokens_per_batch // length
-    slots = picture_slots(length, tokens_per_batch)
+    if slots is None:
+        slots = picture_slots(length, tokens_per_batch)
     ids = np.full((rows, length), END_OF_TEXT, np.int64)
     labels = np.full((rows, length), -100, np.int64)
     weights = np.zeros((rows, length), np.float32)

@@ -127,16 +127,24 @@ def exact_log(y: Array) -> Array:
 
 def _agrees(x: Array, y: Array) -> NDArray[np.bool_]:
     """The same in float32 and in float64 arithmetic, so that every loader gets these bits."""
-    result: NDArray[np.bool_] = (np.exp(x) == y) & (np.exp(x.astype(np.float64)).astype(np.float32) == y)
+    with np.errstate(invalid="ignore", over="ignore"):
+        result: NDArray[np.bool_] = (np.exp(x) == y) & (np.exp(x.astype(np.float64)).astype(np.float32) == y)
     return result
 
 
 def steady(log: Array) -> Array:
-    """The float32 nearest to `log` whose exponential is the same in float32 and float64 arithmetic."""
+    """The float32 close to `log` whose exponential is the same in float32 and float64 arithmetic.
+
+    Raises ValueError where there is none.
+    """
     found = np.full_like(log, np.nan)
     for step in sorted(range(-16, 17), key=abs):
-        x = (log.view(np.int32) + np.int32(step)).view(np.float32)
-        found = np.where(np.isnan(found) & _agrees(x, np.exp(x)), x, found)
+        shifted = (np.exp(log).view(np.int32) + np.int32(step)).view(np.float32)
+        for x in ((log.view(np.int32) + np.int32(step)).view(np.float32), np.log(shifted.astype(np.float64))):
+            candidate = x.astype(np.float32)
+            found = np.where(np.isnan(found) & _agrees(candidate, np.exp(candidate)), candidate, found)
+    if np.isnan(found).any():
+        raise ValueError("no float32 A_log has the same exponential in float32 and float64")
     return found
 
 

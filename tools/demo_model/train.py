@@ -51,7 +51,8 @@ def evaluate(
     exact: dict[str, list[bool]] = {}
     second: dict[str, list[float]] = {}
     for length, batch in grouped(examples, tokens):
-        on_device = collate(batch, length, tokens).to(device)
+        slots = None if fast else max(1, sum(len(item.pictures) for item in batch))
+        on_device = collate(batch, length, tokens, slots=slots).to(device)
         # Gradients stay on, since switching them off would compile everything once more.
         with torch.autocast(device.type, torch.bfloat16, enabled=fast):
             main, after = model.right(on_device, tokens // length)
