@@ -1,0 +1,5 @@
+"""`python -m luce` is the `luce` command."""
+
+from luce.cli.main import main
+
+main()
