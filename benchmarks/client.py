@@ -115,6 +115,7 @@ async def ask(
         "temperature": 0,
         "max_tokens": tokens,
         "ignore_eos": True,
+        "skip_special_tokens": False,  # past its end a model says little else, and every token must show
         "stream": True,
         "stream_options": {"include_usage": True},
     }
@@ -137,4 +138,5 @@ async def ask(
                     if on_piece is not None:
                         on_piece(now)
     assert counted == tokens, f"{counted} tokens, {tokens} asked for"
+    assert 2 * len(pieces) > tokens, f"{tokens} tokens came in {len(pieces)} pieces"
     return Arrivals(asked, tuple(pieces), counted)
