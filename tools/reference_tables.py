@@ -125,7 +125,11 @@ def _flag(argument: Any) -> tuple[str, str, str]:
     default = "" if field.required or field.default in (None, ()) else str(field.default)
     if field.default is False:
         default = "off"
-    return ", ".join(f"`{name}`" for name in argument.names), default, re.sub(r"\s+", " ", argument.parameter.help)
+    return (
+        ", ".join(f"`{name}`" for name in argument.names),
+        default,
+        re.sub(r"\s+", " ", argument.parameter.help),
+    )
 
 
 PAGES: dict[Path, dict[str, Callable[[], str]]] = {
