@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections import Counter
 from typing import Any
 
 import attrs
@@ -185,8 +186,7 @@ def test_b68_every_plan_is_bounded_and_goes_on(
         state = LoopState(
             limits=limits,
             lanes=tuple(
-                Lane(s, r.key, r.next_row, r.prompt, r.ready, r.last_row, r.runnable)
-                for s, r in running.items()
+                Lane(s, r.key, r.next_row, r.prompt, r.ready, r.last_row) for s, r in running.items()
             ),
             waiting=tuple(Waiting(r.key, r.prompt + r.answer) for r in waiting[: len(free)]),
             free_slots=free,
@@ -331,6 +331,38 @@ async def test_b76_usage_logprobs_and_text_are_of_the_same_tokens(end: str, dept
         if depth == 2 and end != "length":
             tokens = [r for r in server.service.events if r.machine == "request" and r.event == "token"]
             assert len(tokens) > 40 + 2 * count, "the trap: a row ran past the end"
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("depth", [1, 2])
+async def test_b76_a_client_that_reads_late_gets_the_same_tokens(depth: int) -> None:
+    """It reads when its request is long gone: what a step past the end sampled was not added meanwhile."""
+
+    def script(spec: SlotSpec, index: int) -> int | None:
+        return b"one two#three"[index] if index < 13 else None
+
+    engine = FakeEngine(mode=Mode.THREAD, script=script)
+    ways = {
+        "stop string": submission(1, tokens=30, stop=("#",)),
+        "stop id": submission(2, tokens=30, stop_token_ids=(ord("#"),)),
+        "length": submission(3, tokens=8),
+    }
+    async with serving(engine, depth=depth) as service:
+        handles = {way: service.submit(asked) for way, asked in ways.items()}
+        await settled(service)
+        late = Counter(
+            record.id
+            for record in service.events
+            if record.event == "token" and "ending_finished" in record.configuration
+        )
+        # the ending token itself counts once; max_tokens is known to the planner and never overrun
+        assert late == ({"r1": 1, "r2": 1, "r3": 1} if depth == 1 else {"r1": 2, "r2": 2, "r3": 1}), (
+            "the trap"
+        )
+        for way, handle in handles.items():
+            answer = await read(handle)
+            assert answer.text == ("one two#" if way == "length" else "one two")
+            assert answer.tokens == tuple(expected(ways[way], script=script)[:8]), way
 
 
 def _stream_agrees(events: list[str], answer: dict[str, Any]) -> None:
