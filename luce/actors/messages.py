@@ -52,18 +52,16 @@ class SlotGranted:
     slot: int
 
 
-@attrs.frozen
-class ChunkDone:
+class ChunkDone(NamedTuple):
     """Prompt rows were prefilled. After the last chunk of a prompt a :class:`Token` follows at once."""
 
-    event: ClassVar[str] = "chunk.done"
     rows: int
+    event: str = "chunk.done"
 
 
-@attrs.frozen
-class Token:
-    event: ClassVar[str] = "token"
+class Token(NamedTuple):
     token: SampledToken
+    event: str = "token"
 
 
 @attrs.frozen

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from typing import NamedTuple
 
 import attrs
 
@@ -18,8 +19,7 @@ from luce.errors import LuceError
 __all__ = ["Delta", "End", "TokenBuffer"]
 
 
-@attrs.frozen
-class Delta:
+class Delta(NamedTuple):
     """A piece of an answer: text that is final, and the tokens behind it.
 
     Text may lag behind tokens (half characters and possible stop strings are held back), so either may be empty.

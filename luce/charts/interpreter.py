@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from typing import final
+from typing import NamedTuple, final
 
 import attrs
 
@@ -29,9 +29,11 @@ START = "(start)"
 """Stands in the event field of the `Step` that enters a chart."""
 
 
-@attrs.frozen
-class Step:
-    """One record of the event stream: what happened to which machine. Sequence number and time come later."""
+class Step(NamedTuple):
+    """One record of the event stream: what happened to which machine. Sequence number and time come later.
+
+    A tuple, because one is made for every event of every machine.
+    """
 
     machine: str
     """The chart's name."""

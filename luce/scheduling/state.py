@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import attrs
 
 from luce.engines.seam import Segment
@@ -29,9 +31,8 @@ class Waiting:
     """Rows that the request can ever occupy: prompt + max_tokens."""
 
 
-@attrs.frozen
-class Lane:
-    """A request that holds a slot."""
+class Lane(NamedTuple):
+    """A request that holds a slot. A tuple, because a plan looks at one for every slot in every step."""
 
     slot: int
     order: int
