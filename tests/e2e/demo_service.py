@@ -9,6 +9,8 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import attrs
+import numpy as np
+import numpy.typing as npt
 import trio
 from PIL import Image
 
@@ -36,13 +38,16 @@ def opened(slots: int) -> OpenedModel:
     return open_model(demo_model(), LoadOptions(slots=slots, context=1024))
 
 
+def png(pixels: npt.NDArray[np.uint8]) -> bytes:
+    """[h, w, 3] as a PNG file."""
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "PNG")
+    return file.getvalue()
+
+
 def submission(model: LoadedModel, case: Case, name: str, **sampling: Any) -> Submission:
     """The case as the HTTP layer would submit it: pictures as PNG files, messages through the template."""
-    images = []
-    for pixels in case.pictures():
-        png = io.BytesIO()
-        Image.fromarray(pixels).save(png, "PNG")
-        images.append(model.preparer.prepare_image(png.getvalue(), field="messages"))
+    images = [model.preparer.prepare_image(png(pixels), field="messages") for pixels in case.pictures()]
     prompt = model.preparer.build(
         case.messages, images, tools=case.tools, template_kwargs={"enable_thinking": case.enable_thinking}
     )
