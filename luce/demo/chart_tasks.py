@@ -93,27 +93,16 @@ def _turn(rng: Random, pictures: int, question: str) -> Message:
     return user(question, *images) if rng.random() < 0.15 else user(*images, question)
 
 
-def _chart(rng: Random, test: bool, ask: Question | None, title: str | None = None) -> Chart:
-    """A chart for a question.
-
-    Whole descriptions are trained on up to six bars and tested on up to four, most of them read off the axis:
-    there the model is right more than 99 times in 100.
-    """
-    if test and ask is ask_describe:
-        return random_chart(rng, test=True, title=title, most_bars=4, printed_share=0.35)
-    return random_chart(rng, test=test, title=title)
-
-
 def one_picture(task: str, ask: Question) -> Callable[[Random, bool], Case]:
     def make(rng: Random, test: bool) -> Case:
-        chart = _chart(rng, test, ask)
+        chart = random_chart(rng, test=test)
         question, answer = ask(rng, chart, THIS)
         return Case(task, [_turn(rng, 1, question)], answer, (chart,))
 
     return make
 
 
-def _charts(rng: Random, test: bool, ask: Question | None = None) -> tuple[Chart, ...]:
+def _charts(rng: Random, test: bool) -> tuple[Chart, ...]:
     """Two to four charts with different titles."""
     titles: list[str] = []
     count = 2 + rng.randrange(3)
@@ -121,12 +110,12 @@ def _charts(rng: Random, test: bool, ask: Question | None = None) -> tuple[Chart
         title = random_title(rng, 15, test)
         if title not in titles:
             titles.append(title)
-    return tuple(_chart(rng, test, ask, title) for title in titles)
+    return tuple(random_chart(rng, test=test, title=title) for title in titles)
 
 
 def several_pictures(task: str, ask: Question) -> Callable[[Random, bool], Case]:
     def make(rng: Random, test: bool) -> Case:
-        charts = _charts(rng, test, ask)
+        charts = _charts(rng, test)
         index = rng.randrange(len(charts))
         question, answer = ask(rng, charts[index], f"chart {index + 1}")
         return Case(task, [_turn(rng, len(charts), question)], answer, charts)

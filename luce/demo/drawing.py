@@ -125,14 +125,7 @@ def _values(rng: Random, count: int, most: int, margin: int) -> list[int]:
             return values
 
 
-def random_chart(
-    rng: Random,
-    *,
-    test: bool,
-    title: str | None = None,
-    most_bars: int = MAX_BARS,
-    printed_share: float = 0.5,
-) -> Chart:
+def random_chart(rng: Random, *, test: bool, title: str | None = None) -> Chart:
     """A chart drawn from `rng`.  `title` fixes the title and the picture is then made wide enough for it."""
     fitting = [size for size in SIZES if title is None or text_width(title) <= size[0] - 4]
     width, height = pick(rng, fitting)
@@ -142,7 +135,7 @@ def random_chart(
     room = width - 4 - text_width(title, scale)
     title_left = 2 + pick(rng, (0, room // 2, room)) if rng.random() < 0.7 else 2 + rng.randrange(room + 1)
     title_top = 2 + rng.randrange(5)
-    printed = rng.random() < printed_share
+    printed = rng.random() < 0.5
     left = 3 + rng.randrange(6) if printed else 17
     baseline = height - 4 - rng.randrange(8)
     room = baseline - (title_top + GLYPH_HEIGHT * scale + 4) - (10 if printed else 0)
@@ -150,7 +143,7 @@ def random_chart(
         most, margin = MAX_PRINTED_VALUE, 6
     else:
         most, margin = min(MAX_AXIS_VALUE, room // UNIT), 1
-    slots = min(most_bars, (width - left - 3) // _SLOT)
+    slots = min(MAX_BARS, (width - left - 3) // _SLOT)
     count = 2 + rng.randrange(slots - 1)
     slot = (width - left - 3) // count
     bars = []
