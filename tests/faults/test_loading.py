@@ -1,11 +1,13 @@
-"""Model files, whole: both forms serve equal answers, and what is not offered cannot be asked for (B113, B120, B122).
+"""Model files, whole: equal answers from both forms, hostile lengths, what is not offered (B113, B115, B120, B122).
 
-The rows of the files themselves (B115, B117, B118, B123, B124, B126) are tested in tests/weights and tests/text.
+The rows of small files (B115, B117, B118, B123, B124, B126) are tested in tests/weights and tests/text.
 """
 
 from __future__ import annotations
 
 import re
+import time
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,9 @@ from luce.cli.serve import HttpFlags, SchedulingFlags
 from luce.engines.load_model import LoadOptions, load_model, open_model
 from luce.engines.qwen35.engine import Qwen35Engine
 from luce.errors import ModelFileError
+from luce.weights.gguf_file import open_gguf
 from tests.faults.whole import ask, live, picture
+from tests.weights.raw_gguf import GgufBytes, RawArray
 from tests.weights.writers import TinyShape, random_model, write_gguf, write_hf
 
 OPTIONS = LoadOptions(slots=2, context=256, block_size=16, name="m")
@@ -65,6 +69,47 @@ async def test_b113_a_wrong_layout_would_show(name: str, tmp_path: Path) -> None
         async with live(model=load_model(open_model(folder, OPTIONS))) as server:
             answers += await server.all([body])
     assert answers[0] != answers[1]
+
+
+LENGTHS: dict[str, tuple[str, Any]] = {
+    "key": ("key general.architecture length", None),
+    "string": ("general.architecture value length", None),
+    "numbers": ("numbers count", RawArray(4, [1, 2, 3])),
+    "floats": ("floats count", RawArray(6, [0.5])),
+    "bools": ("flags count", RawArray(7, [True])),
+    "strings": ("tokens count", RawArray(8, ["a", "b"])),
+    "string of a list": ("tokens value length", RawArray(8, ["a", "b"])),
+    "tensor name": ("tensor w length", None),
+}
+
+
+@pytest.mark.parametrize("what", LENGTHS)
+def test_b115_lengths_that_a_large_file_could_hold_are_bounded(what: str, tmp_path: Path) -> None:
+    """A length of 2^31 or 2^28 in a sparse file of 8 GiB: past the file it is caught anyway, within it by its limit."""
+    wanted, array = LENGTHS[what]
+    file = GgufBytes()
+    file.begin(tensors=1, keys=1 + (array is not None))
+    file.pair("general.architecture", "qwen35")
+    if array is not None:
+        file.pair(wanted.split()[0], array)
+    file.tensor("w", (4, 4), 0, 0)
+    file.pad()
+    at, size = next((at, size) for name, at, size in file.fields if name == wanted)
+    for value in (2**31, 2**28):
+        data = bytearray(file.data)
+        data[at : at + size] = value.to_bytes(size, "little")
+        path = tmp_path / f"{value}.gguf"
+        path.write_bytes(data)
+        with path.open("r+b") as sparse:
+            sparse.truncate(1 << 33)
+        assert value * 8 < path.stat().st_size or value == 2**31, "the trap: the file is long enough"
+        tracemalloc.start()
+        started = time.perf_counter()
+        with pytest.raises(ModelFileError) as refused:
+            open_gguf(path)
+        seconds, peak = time.perf_counter() - started, tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert str(path) in str(refused.value) and seconds < 1 and peak < 50e6, (seconds, peak)
 
 
 @pytest.mark.parametrize(
