@@ -18,10 +18,11 @@ from rich.console import Console
 from luce.actors.service import Service
 from luce.actors.submission import Handle
 from luce.actors.token_buffer import Delta
-from luce.cli.flags import ConfigFlags, ModelFlags, ModelPath
+from luce.cli.flags import COUNT, ChatModelFlags, ConfigFlags, ModelPath, whole
 from luce.cli.in_process import ask, data_url, load_with_progress, opened, running
 from luce.engines.loaded import LoadedModel
 from luce.errors import LuceError
+from luce.sampling.parameters import MAX_TEMPERATURE
 
 __all__ = ["Conversation", "chat", "converse"]
 
@@ -69,16 +70,17 @@ def chat(
     ] = (),
     system: Annotated[str | None, Parameter(help="System prompt.")] = None,
     temperature: Annotated[
-        float | None, Parameter(validator=Number(gte=0), help="0 is greedy; by default the model's own.")
+        float | None,
+        Parameter(
+            validator=Number(gte=0, lte=MAX_TEMPERATURE), help="0 is greedy; by default the model's own."
+        ),
     ] = None,
-    seed: Annotated[int | None, Parameter(help="Repeatable answers.")] = None,
-    max_tokens: Annotated[
-        int | None, Parameter(validator=Number(gte=1), help="Longest answer in tokens.")
-    ] = None,
+    seed: Annotated[int | None, whole(-(2**63), 2**63 - 1), Parameter(help="Repeatable answers.")] = None,
+    max_tokens: Annotated[int | None, COUNT, Parameter(help="Longest answer in tokens.")] = None,
     thinking: Annotated[
         bool | None, Parameter(help="Let the model think first, or not; by default its template decides.")
     ] = None,
-    model_flags: ModelFlags = ModelFlags(slots=1),  # noqa: B008 - frozen
+    model_flags: ChatModelFlags = ChatModelFlags(),  # noqa: B008 - frozen
     config: ConfigFlags = ConfigFlags(),  # noqa: B008
 ) -> None:
     """Talk to a model in the terminal; pictures by path."""

@@ -12,14 +12,13 @@ from typing import Annotated, Any
 import attrs
 import trio
 from cyclopts import Parameter
-from cyclopts.validators import Number
 from PIL import Image
 from rich.console import Console
 from rich.table import Table
 
 from luce.actors.service import Service
 from luce.actors.token_buffer import Delta
-from luce.cli.flags import ConfigFlags, ModelFlags
+from luce.cli.flags import ConfigFlags, ModelFlags, whole
 from luce.cli.in_process import ask, load_with_progress, opened, running
 from luce.cli.request_path import Stay, request_path
 from luce.demo.case import Case
@@ -50,9 +49,7 @@ class Shown:
 
 def demo(
     *,
-    seed: Annotated[
-        int, Parameter(validator=Number(gte=0), help="Which charts: another number, other charts.")
-    ] = 0,
+    seed: Annotated[int, whole(0), Parameter(help="Which charts: another number, other charts.")] = 0,
     model_flags: ModelFlags = ModelFlags(),  # noqa: B008 - frozen
     config: ConfigFlags = ConfigFlags(),  # noqa: B008
 ) -> int:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -14,13 +15,25 @@ import attrs
 from cyclopts import Group, Parameter, Token
 from cyclopts.validators import Number
 
-__all__ = ["ConfigFlags", "LogFlags", "ModelFlags", "ModelPath", "parse_bytes"]
+__all__ = [
+    "COUNT",
+    "NAME",
+    "SECONDS",
+    "SIZE",
+    "ChatModelFlags",
+    "ConfigFlags",
+    "LogFlags",
+    "ModelFlags",
+    "ModelPath",
+    "parse_bytes",
+    "whole",
+]
 
 MODEL = Group("Model", sort_key=1)
 GENERAL = Group("General", sort_key=9)
 
-AT_LEAST_1 = Number(gte=1)
-POSITIVE = Number(gt=0)
+MOST = 2**31 - 1
+"""Of anything that is counted."""
 
 _SIZE = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[KMGT]?)(?P<binary>i?)B?", re.I)
 _POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
@@ -44,14 +57,37 @@ def parse_bytes(text: str) -> int:
         raise ValueError(f"{text!r} is no size; write it as 8GiB or 500MB")
     decimal = text.strip().upper().endswith("B") and not match["binary"]
     base = 1000 if decimal else 1024
-    return int(float(match["number"]) * base ** _POWERS[match["unit"].upper()])
+    return int(Decimal(match["number"]) * base ** _POWERS[match["unit"].upper()])
 
 
 def _size(kind: Any, tokens: Sequence[Token]) -> int:
     return parse_bytes(tokens[0].value)
 
 
-Size = Annotated[int | None, Parameter(converter=_size, n_tokens=1, accepts_keys=False)]
+def _whole(kind: Any, tokens: Sequence[Token]) -> int:
+    """Strict: cyclopts would round 3.5."""
+    try:
+        return int(tokens[0].value)
+    except ValueError:
+        raise ValueError(f"{tokens[0].value!r} is no whole number") from None
+
+
+def _not_empty(kind: Any, value: str | tuple[str, ...] | None) -> None:
+    if value == "" or (isinstance(value, tuple) and "" in value):
+        raise ValueError("Must not be empty.")
+
+
+def whole(least: int, most: int = MOST) -> Parameter:
+    """A whole number from ``least`` to ``most``."""
+    return Parameter(converter=_whole, n_tokens=1, accepts_keys=False, validator=Number(gte=least, lte=most))
+
+
+COUNT = whole(1)
+SECONDS = Parameter(validator=Number(gt=0, lte=10**9))
+SIZE = Parameter(converter=_size, n_tokens=1, accepts_keys=False, validator=Number(gte=1, lte=2**63 - 1))
+NAME = Parameter(validator=_not_empty)
+
+Slots = Annotated[int, COUNT, Parameter(group=MODEL, help="Requests that run at once; more wait in a queue.")]
 
 
 @Parameter(name="*")
@@ -64,33 +100,33 @@ class ModelFlags:
     ] = None
     name: Annotated[
         str | None,
+        NAME,
         Parameter(group=MODEL, help="Model name that requests use; the files' own name by default."),
     ] = None
-    slots: Annotated[
-        int,
-        Parameter(group=MODEL, validator=AT_LEAST_1, help="Requests that run at once; more wait in a queue."),
-    ] = 4
+    slots: Slots = 4
     context: Annotated[
         int | None,
+        COUNT,
         Parameter(
             group=MODEL,
-            validator=AT_LEAST_1,
             help="Longest sequence in tokens, prompt and answer; by default the model's own limit, at most 8192.",
         ),
     ] = None
     block_size: Annotated[
-        int, Parameter(group=MODEL, validator=AT_LEAST_1, help="Tokens in one block of key/value memory.")
+        int, COUNT, Parameter(group=MODEL, help="Tokens in one block of key/value memory.")
     ] = 64
     blocks: Annotated[
         int | None,
+        COUNT,
         Parameter(
             group=MODEL,
-            validator=AT_LEAST_1,
             help="Blocks of key/value memory; by default enough for every slot at full context.",
         ),
     ] = None
     max_memory: Annotated[
-        Size, Parameter(group=MODEL, help="Memory that the model may take, as 8GiB; by default what is free.")
+        int | None,
+        SIZE,
+        Parameter(group=MODEL, help="Memory that the model may take, as 8GiB; by default what is free."),
     ] = None
 
     def options(self) -> Any:
@@ -106,6 +142,14 @@ class ModelFlags:
             num_blocks=self.blocks,
             max_memory=self.max_memory,
         )
+
+
+@Parameter(name="*")
+@attrs.frozen
+class ChatModelFlags(ModelFlags):
+    """One conversation needs one slot."""
+
+    slots: Slots = 1
 
 
 @Parameter(name="*")

@@ -1,4 +1,4 @@
-"""``luce inspect MODEL``: what the files hold and what serving them would take. Reads headers only."""
+"""``luce inspect MODEL``: what the files hold and what serving them would take. Reads no weights."""
 
 from __future__ import annotations
 
@@ -11,11 +11,9 @@ from cyclopts import Parameter
 from rich.console import Console
 
 from luce.cli.flags import ConfigFlags, ModelFlags, ModelPath
-from luce.engines.load_model import DEFAULT_CONTEXT, demo_model
-from luce.engines.qwen35.config import Qwen35Config
-from luce.engines.qwen35.loading import check_tensors, load_config
-from luce.engines.qwen35.memory import MemoryOptions, format_bytes, plan_memory
-from luce.weights.model_files import ModelFiles, resolve_model
+from luce.engines.load_model import LoadOptions, OpenedModel, check_fits, demo_model, open_model
+from luce.engines.qwen35.memory import format_bytes
+from luce.weights.model_files import ModelFiles
 from luce.weights.tensor_file import TensorFile
 
 __all__ = ["describe", "inspect", "inspect_model"]
@@ -29,53 +27,38 @@ def inspect(
     model_flags: ModelFlags = ModelFlags(),  # noqa: B008 - frozen
     config: ConfigFlags = ConfigFlags(),  # noqa: B008
 ) -> None:
-    """Show what a model's files hold and what serving them takes. Reads headers only."""
-    found = load_config(resolve_model(path := model or demo_model(), model_flags.mmproj))
-    options = MemoryOptions(
-        slots=model_flags.slots,
-        context=model_flags.context or min(found.text.max_positions, DEFAULT_CONTEXT),
-        block_size=model_flags.block_size,
-        num_blocks=model_flags.blocks,
-    )
-    inspect_model(path, model_flags.mmproj, options, Console(soft_wrap=True), tensors=tensors)
+    """Show what a model's files hold and what serving them takes. Reads no weights."""
+    inspect_model(model or demo_model(), model_flags.options(), Console(soft_wrap=True), tensors=tensors)
 
 
-def inspect_model(
-    path: Path,
-    mmproj: Path | None,
-    options: MemoryOptions,
-    console: Console,
-    *,
-    tensors: bool = False,
-) -> None:
+def inspect_model(path: Path, options: LoadOptions, console: Console, *, tensors: bool = False) -> None:
     """Print the description of a model.
 
     Args:
-        options: slots and context that the memory plan is for.
+        options: what the memory plan is for.
         tensors: list every tensor as well.
 
     Raises:
-        ModelFileError, ConfigError: as loading the model would, before any data is read.
+        ModelFileError, ConfigError: as serving the model would, before any data is read; that it does not fit into
+            memory is raised when all is printed.
     """
-    files = resolve_model(path, mmproj)
-    config = load_config(files)
-    for line in describe(files, config, options):
+    model = open_model(path, options, chat=False, fitting=False)
+    lines = [*describe(model), *(_tensor_lines(model.files) if tensors else ())]
+    for line in lines:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
-    if tensors:
-        for line in _tensor_lines(files):
-            console.print(line, highlight=False, markup=False, soft_wrap=True)
+    check_fits(model.config, model.plan, options.max_memory)
 
 
-def describe(files: ModelFiles, config: Qwen35Config, options: MemoryOptions) -> Iterator[str]:
-    """The description, line by line. Checks all tensors on the way."""
+def describe(model: OpenedModel) -> Iterator[str]:
+    """The description, line by line."""
+    files, config, options = model.files, model.config, model.plan.options
     text, vision = config.text, config.vision
-    file_bytes = check_tensors(files, config)
     full = sum(text.full_attention)
-    yield f"model       {files.name} ({files.form.value})"
+    yield f"model       {model.name} ({files.form.value})"
     for label, file in (("text", files.text), ("vision", files.mmproj)):
         if file is not None:
             yield f"{label:<11} {file.path}: {len(file.tensors)} tensors, {_formats(file)}"
-    yield f"weights     {file_bytes:,} bytes in the files ({format_bytes(file_bytes)})"
+    yield f"weights     {model.file_bytes:,} bytes in the files ({format_bytes(model.file_bytes)})"
     yield (
         f"layers      {text.num_layers} ({text.num_layers - full} DeltaNet, {full} attention)"
         f"{f', {text.num_mtp_layers} MTP' if text.num_mtp_layers else ''}, hidden {text.hidden}, ffn {text.ffn}"
@@ -102,7 +85,7 @@ def describe(files: ModelFiles, config: Qwen35Config, options: MemoryOptions) ->
     yield f"tokenizer   {files.tokenizer.path if files.tokenizer else 'none'}"
     yield f"template    {files.chat_template.path if files.chat_template else 'none'}"
     yield f"memory      for {options.slots} slots of {options.context} tokens:"
-    for line in plan_memory(config, options).lines():
+    for line in model.plan.lines():
         yield f"  {line}"
 
 

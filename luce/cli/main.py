@@ -5,15 +5,23 @@ Exit codes: 0 done, 1 the model, the device or a bug, 2 a wrong flag, 130 stoppe
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
-from cyclopts import App
-from cyclopts.config import Env, Toml
+from cyclopts import App, CycloptsError, UnusedCliTokensError
+from cyclopts.config import Env
 
+from luce.cli.config_sources import (
+    PREFIX,
+    config_file,
+    environment_check,
+    file_source,
+    read_config,
+    variables,
+)
 from luce.errors import ConfigError, LuceError
 
 __all__ = ["EXIT_FAILED", "EXIT_STOPPED", "EXIT_USAGE", "build_app", "main"]
@@ -38,24 +46,26 @@ def main(arguments: Sequence[str] | None = None) -> None:
     sys.exit(_run(arguments))
 
 
-def build_app(config_file: Path | None) -> App:
+def build_app(file: Path | None) -> App:
     """The command line. Verbs are imported when they are used.
 
+    Args:
+        file: the configuration file.
+
     Raises:
-        ConfigError: the configuration file does not exist.
+        ConfigError: the configuration file cannot be used.
     """
-    sources: list[Env | Toml] = [Env("LUCE_", command=False)]
-    if config_file is not None:
-        if not config_file.is_file():
-            raise ConfigError(f"{config_file} does not exist", flag="--config")
-        sources.append(Toml(config_file))
+    sources: list[Any] = [environment_check(_variables), Env(PREFIX, command=False)]
+    if file is not None:
+        sources.append(file_source(file, read_config(file, VERBS)))
     app = App(
         name="luce",
         help="An LLM server: exact answers, visible state, exact replay.",
         version=_version,
         config=sources,
         result_action="return_value",
-        exit_on_error=True,
+        exit_on_error=False,
+        print_error=False,
     )
     for verb, help_text in VERBS.items():
         app.command(f"luce.cli.{verb}:{verb}", name=verb, help=help_text)
@@ -64,7 +74,10 @@ def build_app(config_file: Path | None) -> App:
 
 def _run(arguments: Sequence[str]) -> int:
     try:
-        result = build_app(_config_file(arguments))(arguments)
+        result = build_app(config_file(arguments))(arguments)
+    except CycloptsError as error:
+        print(f"luce: {_usage(error)}", file=sys.stderr)
+        return EXIT_USAGE
     except BaseException as error:
         if _interrupted(error):
             return EXIT_STOPPED
@@ -95,17 +108,19 @@ def _known(error: BaseException) -> Iterator[LuceError]:
                 yield from found
 
 
-def _config_file(arguments: Sequence[str]) -> Path | None:
-    """`--config`, before anything else is read: the other flags' values may stand in it."""
-    found = os.environ.get("LUCE_CONFIG")
-    for index, argument in enumerate(arguments):
-        if argument == "--":
-            break
-        if argument == "--config" and index + 1 < len(arguments):
-            found = arguments[index + 1]
-        elif argument.startswith("--config="):
-            found = argument.removeprefix("--config=")
-    return Path(found) if found else None
+def _usage(error: CycloptsError) -> str:
+    """What is wrong with a flag, in one line."""
+    if isinstance(error, UnusedCliTokensError) and error.unused_tokens:
+        return f"unexpected argument {error.unused_tokens[0]!r}; luce VERB --help lists what there is"
+    line = " ".join(str(error).split())
+    source = getattr(getattr(error, "token", None), "source", "")
+    return line if source in ("", "cli", "env") or source in line else f"{line} (in {source})"
+
+
+def _variables() -> set[str]:
+    """The environment variables of all verbs. Imports all of them."""
+    app = build_app(None)
+    return set().union(*(variables(app[verb].assemble_argument_collection()) for verb in VERBS))
 
 
 def _version() -> str:

@@ -10,11 +10,10 @@ from typing import Annotated
 import attrs
 import trio
 from cyclopts import Group, Parameter
-from cyclopts.validators import Number
 from rich.console import Console
 
 from luce.actors.options import ServiceOptions
-from luce.cli.flags import AT_LEAST_1, POSITIVE, ConfigFlags, LogFlags, ModelFlags, ModelPath, Size
+from luce.cli.flags import COUNT, NAME, SECONDS, SIZE, ConfigFlags, LogFlags, ModelFlags, ModelPath, whole
 from luce.cli.in_process import load_with_progress, opened
 from luce.cli.main import EXIT_STOPPED
 from luce.engines.load_model import OpenedModel
@@ -33,47 +32,48 @@ SERVICE_DEFAULTS = ServiceOptions()
 @Parameter(name="*")
 @attrs.frozen
 class HttpFlags:
-    host: Annotated[str, Parameter(group=HTTP, help="Address to listen on; 0.0.0.0 is every one.")] = (
+    host: Annotated[str, NAME, Parameter(group=HTTP, help="Address to listen on; 0.0.0.0 is every one.")] = (
         HTTP_DEFAULTS.host
     )
-    port: Annotated[
-        int, Parameter(group=HTTP, validator=Number(gte=0, lte=65535), help="Port; 0 takes a free one.")
-    ] = HTTP_DEFAULTS.port
+    port: Annotated[int, whole(0, 65535), Parameter(group=HTTP, help="Port; 0 takes a free one.")] = (
+        HTTP_DEFAULTS.port
+    )
     alias: Annotated[
         tuple[str, ...],
+        NAME,
         Parameter(group=HTTP, negative="", help="Another model name that requests may use; can be repeated."),
     ] = ()
-    max_body: Annotated[Size, Parameter(group=HTTP, help="Largest request body.")] = (
+    max_body: Annotated[int, SIZE, Parameter(group=HTTP, help="Largest request body.")] = (
         HTTP_DEFAULTS.max_body_bytes
     )
-    max_images: Annotated[
-        int, Parameter(group=HTTP, validator=Number(gte=0), help="Pictures in one request.")
-    ] = HTTP_DEFAULTS.max_images
-    max_image: Annotated[Size, Parameter(group=HTTP, help="Largest picture file.")] = (
+    max_images: Annotated[int, whole(0), Parameter(group=HTTP, help="Pictures in one request.")] = (
+        HTTP_DEFAULTS.max_images
+    )
+    max_image: Annotated[int, SIZE, Parameter(group=HTTP, help="Largest picture file.")] = (
         HTTP_DEFAULTS.max_image_bytes
     )
     body_timeout: Annotated[
         float,
-        Parameter(group=HTTP, validator=POSITIVE, help="Seconds that a request body may take to arrive."),
+        SECONDS,
+        Parameter(group=HTTP, help="Seconds that a request body may take to arrive."),
     ] = HTTP_DEFAULTS.body_timeout
     keep_alive: Annotated[
         float,
-        Parameter(
-            group=HTTP, validator=POSITIVE, help="Seconds of silence before a stream gets a comment line."
-        ),
+        SECONDS,
+        Parameter(group=HTTP, help="Seconds of silence before a stream gets a comment line."),
     ] = HTTP_DEFAULTS.keep_alive
     idle_timeout: Annotated[
-        float, Parameter(group=HTTP, validator=POSITIVE, help="Seconds that an idle connection is kept.")
+        float, SECONDS, Parameter(group=HTTP, help="Seconds that an idle connection is kept.")
     ] = HTTP_DEFAULTS.idle_timeout
     client_timeout: Annotated[
         float,
-        Parameter(group=HTTP, validator=POSITIVE, help="Seconds that a client may leave its answer unread."),
+        SECONDS,
+        Parameter(group=HTTP, help="Seconds that a client may leave its answer unread."),
     ] = SERVICE_DEFAULTS.client_timeout
     preparing: Annotated[
         int,
-        Parameter(
-            group=HTTP, validator=AT_LEAST_1, help="Requests whose pictures and prompts are prepared at once."
-        ),
+        COUNT,
+        Parameter(group=HTTP, help="Requests whose pictures and prompts are prepared at once."),
     ] = HTTP_DEFAULTS.preparing
 
     def options(self) -> HttpOptions:
@@ -81,9 +81,9 @@ class HttpFlags:
             host=self.host,
             port=self.port,
             aliases=self.alias,
-            max_body_bytes=self.max_body or HTTP_DEFAULTS.max_body_bytes,
+            max_body_bytes=self.max_body,
             max_images=self.max_images,
-            max_image_bytes=self.max_image or HTTP_DEFAULTS.max_image_bytes,
+            max_image_bytes=self.max_image,
             body_timeout=self.body_timeout,
             keep_alive=self.keep_alive,
             idle_timeout=self.idle_timeout,
@@ -97,24 +97,27 @@ class HttpFlags:
 class SchedulingFlags:
     prefill: Annotated[
         int,
-        Parameter(group=SCHEDULING, validator=AT_LEAST_1, help="Prompt rows in one step, over all requests."),
+        COUNT,
+        Parameter(group=SCHEDULING, help="Prompt rows in one step, over all requests."),
     ] = SERVICE_DEFAULTS.prefill_budget or 64
     queue: Annotated[
         int,
-        Parameter(group=SCHEDULING, validator=AT_LEAST_1, help="Requests that may wait; one more gets 503."),
+        COUNT,
+        Parameter(group=SCHEDULING, help="Requests that may wait; one more gets 503."),
     ] = SERVICE_DEFAULTS.max_queued
     queue_timeout: Annotated[
         float,
-        Parameter(group=SCHEDULING, validator=POSITIVE, help="Seconds that a request may wait for a slot."),
+        SECONDS,
+        Parameter(group=SCHEDULING, help="Seconds that a request may wait for a slot."),
     ] = SERVICE_DEFAULTS.queue_timeout
-    depth: Annotated[
-        int, Parameter(group=SCHEDULING, validator=Number(gte=1, lte=2), help="Steps in flight at once.")
-    ] = SERVICE_DEFAULTS.depth
+    depth: Annotated[int, whole(1, 2), Parameter(group=SCHEDULING, help="Steps in flight at once.")] = (
+        SERVICE_DEFAULTS.depth
+    )
     drain_timeout: Annotated[
         float,
+        SECONDS,
         Parameter(
             group=SCHEDULING,
-            validator=POSITIVE,
             help="Seconds for running answers after the first stop signal.",
         ),
     ] = SERVICE_DEFAULTS.drain_timeout

@@ -25,7 +25,15 @@ from luce.text.tokenizer import Tokenizer
 from luce.vision.preprocess import Preprocessor
 from luce.weights.model_files import FileForm, ModelFiles, resolve_model
 
-__all__ = ["LoadOptions", "OpenedModel", "demo_model", "load_engine", "load_model", "open_model"]
+__all__ = [
+    "LoadOptions",
+    "OpenedModel",
+    "check_fits",
+    "demo_model",
+    "load_engine",
+    "load_model",
+    "open_model",
+]
 
 DEFAULT_SLOTS = 4
 DEFAULT_CONTEXT = 8192
@@ -105,11 +113,14 @@ def demo_model() -> Path:
     return folder
 
 
-def open_model(path: str | os.PathLike[str], options: LoadOptions, *, chat: bool = True) -> OpenedModel:
+def open_model(
+    path: str | os.PathLike[str], options: LoadOptions, *, chat: bool = True, fitting: bool = True
+) -> OpenedModel:
     """Check everything about a model that can be checked without loading it.
 
     Args:
         chat: a tokenizer and a chat template are needed (`luce logits` does without).
+        fitting: it must fit into memory; False leaves :func:`check_fits` to the caller.
 
     Raises:
         ModelFileError: a file is missing, malformed or not of a kind that luce serves.
@@ -123,7 +134,8 @@ def open_model(path: str | os.PathLike[str], options: LoadOptions, *, chat: bool
     )
     file_bytes = check_tensors(files, config)
     plan = plan_memory(config, memory)
-    _check_fits(config, plan, options)
+    if fitting:
+        check_fits(config, plan, options.max_memory)
     tokenizer = template = None
     if chat or files.tokenizer is not None:
         tokenizer = Tokenizer(files.require_tokenizer())
@@ -185,7 +197,12 @@ def _context(options: LoadOptions, config: Qwen35Config) -> int:
     return options.context
 
 
-def _check_fits(config: Qwen35Config, plan: MemoryPlan, options: LoadOptions) -> None:
-    budget = options.max_memory if options.max_memory is not None else available_bytes()
+def check_fits(config: Qwen35Config, plan: MemoryPlan, max_memory: int | None) -> None:
+    """Refuse a plan that is over ``max_memory`` bytes, or over what the machine has free.
+
+    Raises:
+        ConfigError: names ``--max-memory`` and says what would fit.
+    """
+    budget = max_memory if max_memory is not None else available_bytes()
     if budget is not None:
         check_budget(config, plan, budget)

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from luce.cli.inspect import inspect_model
 from luce.cli.loading_progress import loading_progress
+from luce.engines.load_model import LoadOptions
 from luce.engines.qwen35.loading import load_config, load_weights
 from luce.engines.qwen35.memory import MemoryOptions, plan_memory
 from luce.errors import ModelFileError
@@ -17,7 +18,7 @@ from luce.weights.model_files import resolve_model
 from luce.weights.tensor_file import MappedTensors
 from tests.weights.writers import TinyShape, random_model, write_gguf, write_hf
 
-OPTIONS = MemoryOptions(slots=2, context=100)
+OPTIONS = LoadOptions(slots=2, context=100)
 
 
 @pytest.mark.parametrize("form", ["hf", "gguf"])
@@ -30,9 +31,9 @@ def test_description(form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(MappedTensors, "load", no_data)
     out = io.StringIO()
-    inspect_model(path, None, OPTIONS, Console(file=out, width=60), tensors=True)
+    inspect_model(path, OPTIONS, Console(file=out, width=60), tensors=True)
     text = out.getvalue()
-    plan = plan_memory(load_config(resolve_model(path)), OPTIONS)
+    plan = plan_memory(load_config(resolve_model(path)), MemoryOptions(slots=2, context=100))
     for expected in (
         "4 (3 DeltaNet, 1 attention), 1 MTP, hidden 64",
         "280 tokens, 320 rows, separate head; stops at 266, 268",
@@ -45,7 +46,7 @@ def test_description(form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 def test_text_only(tmp_path: Path) -> None:
     out = io.StringIO()
-    inspect_model(write_hf(tmp_path, random_model(TinyShape(vision=False))), None, OPTIONS, Console(file=out))
+    inspect_model(write_hf(tmp_path, random_model(TinyShape(vision=False))), OPTIONS, Console(file=out))
     assert "images      no" in out.getvalue()
 
 
@@ -53,7 +54,7 @@ def test_a_wrong_tensor_is_an_error(tmp_path: Path) -> None:
     model = random_model()
     del model.tensors["model.language_model.norm.weight"]
     with pytest.raises(ModelFileError, match=r"tensor 'model.language_model.norm.weight': missing"):
-        inspect_model(write_hf(tmp_path, model), None, OPTIONS, Console(file=io.StringIO()))
+        inspect_model(write_hf(tmp_path, model), OPTIONS, Console(file=io.StringIO()))
 
 
 @pytest.mark.parametrize("terminal", [True, False])

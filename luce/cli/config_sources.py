@@ -1,0 +1,121 @@
+"""Where flags come from beside the command line: the environment and a TOML file. Nothing in them is ignored."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Callable, Collection, Mapping, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from cyclopts import ArgumentCollection
+from cyclopts.config import Dict
+
+from luce.errors import ConfigError
+
+__all__ = ["PREFIX", "config_file", "environment_check", "file_source", "read_config", "variables"]
+
+Source = Callable[[Any, tuple[str, ...], ArgumentCollection], None]
+"""What cyclopts calls for more values of a verb's flags: (app, (verb,), flags)."""
+
+PREFIX = "LUCE_"
+TESTS = "LUCE_TEST_"
+"""Variables that set up the tests; no flags."""
+
+
+def config_file(arguments: Sequence[str]) -> Path | None:
+    """`--config`, before anything else is read: the other flags' values may stand in it."""
+    found = os.environ.get(f"{PREFIX}CONFIG")
+    for index, argument in enumerate(arguments):
+        if argument == "--":
+            break
+        if argument == "--config" and index + 1 < len(arguments):
+            found = arguments[index + 1]
+        elif argument.startswith("--config="):
+            found = argument.removeprefix("--config=")
+    return Path(found) if found else None
+
+
+def read_config(path: Path, verbs: Collection[str]) -> dict[str, Any]:
+    """The tables of a configuration file. Their keys are checked by :func:`file_source`.
+
+    Raises:
+        ConfigError: the file cannot be read, is no TOML, or holds something else than a table for each verb; names
+            the file and the table or key.
+    """
+    if not path.is_file():
+        raise ConfigError(f"{path} {'is no file' if path.exists() else 'does not exist'}", flag="--config")
+    try:
+        tables = tomllib.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}", flag="--config") from None
+    except ValueError as error:  # of TOML, or of UTF-8
+        raise ConfigError(f"{path} is not TOML: {error}", flag="--config") from None
+    for name, table in tables.items():
+        if fault := _fault(name, table, verbs):
+            raise ConfigError(f"{path}: {fault}", flag="--config")
+    return tables
+
+
+def _fault(name: str, table: Any, verbs: Collection[str]) -> str | None:
+    known = ", ".join(f"[{verb}]" for verb in verbs)
+    if name not in verbs:
+        if isinstance(table, Mapping):
+            return f"the table [{name}] is of no command{_meant(name, verbs, '[{}]')} Tables are {known}"
+        return f"the key {name!r} stands in no table; put it into one of {known}"
+    return None if isinstance(table, Mapping) else f"{name!r} must be a table, [{name}]"
+
+
+def file_source(path: Path, tables: Mapping[str, Any]) -> Source:
+    """The values of the running verb's table.
+
+    The source raises :class:`ConfigError` for a key that is no flag of the verb; names the file, table and key.
+    """
+    values = Dict(dict(tables), source=str(path))
+
+    def read(app: Any, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
+        (verb,) = commands
+        flags = {name[2:] for argument in arguments for name in argument.names if name.startswith("--")}
+        for key in tables.get(verb, ()):
+            if key == "config":
+                raise ConfigError(f"{path}: [{verb}] {key}: a file cannot name another one", flag="--config")
+            if key.replace("_", "-") not in flags:
+                fault = f"{path}: [{verb}] has no key {key!r}{_meant(key, flags, '{}')}"
+                raise ConfigError(fault, flag="--config")
+        values(app, commands, arguments)
+
+    return read
+
+
+def variables(arguments: ArgumentCollection) -> set[str]:
+    """The environment variables of some flags."""
+    return {
+        PREFIX + name.lstrip("-").upper().replace("-", "_")
+        for argument in arguments
+        for name in argument.names
+        if name != "*"
+    }
+
+
+def environment_check(every: Callable[[], set[str]]) -> Source:
+    """A source that adds no values: it refuses variables that look like flags and are no verb's.
+
+    Args:
+        every: the variables of all verbs; asked only when some are not the running verb's.
+    """
+
+    def check(app: Any, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
+        given = {name for name in os.environ if name.startswith(PREFIX) and not name.startswith(TESTS)}
+        if not (foreign := given - variables(arguments)):
+            return
+        known = every()
+        for name in sorted(foreign - known):
+            raise ConfigError(f"no command has such a flag{_meant(name, known, '{}')}", flag=name)
+
+    return check
+
+
+def _meant(name: str, known: Collection[str], form: str) -> str:
+    close = get_close_matches(name, sorted(known), n=1)
+    return f"; did you mean {form.format(close[0])}?" if close else "."
