@@ -45,6 +45,9 @@ class FakePreparer:
     def prepare_image(self, data: bytes, *, field: str) -> PatchImage:
         return make_picture(hashlib.sha256(data).digest())
 
+    def image_tokens(self, data: bytes, *, field: str) -> int:
+        return self.prepare_image(data, field=field).num_tokens
+
 
 @attrs.define
 class Live:
