@@ -40,11 +40,11 @@ async def test_b133_whoever_leaves_frees_slot_and_blocks(depth: int, leave: str)
             if leave == "reset":
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             await connection.aclose()
-            await until(lambda order=request_left.order: order not in service.requests, 1)
+            await until(lambda order=request_left.order: order not in service.requests, 3)
             assert request_left.num_generated < 4000, "the trap: it was far from its end"
             if blocker is not None:
                 await blocker.aclose()
-            await until(lambda: not service.requests, 1)
+            await until(lambda: not service.requests, 3)
             assert not service.loop.running and service.loop.pool.free == service.loop.pool.num_blocks
             steps = service.loop.metrics.steps
             await trio.sleep(0.05)

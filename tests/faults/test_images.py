@@ -160,7 +160,7 @@ async def test_b39_more_picture_requests_than_slots_wait() -> None:
         ):
             for body in bodies:
                 nursery.start_soon(one, body)
-            await until(lambda: len(server.service.loop.waiting) == 6)  # the trap: six of them wait
+            await until(lambda: len(server.service.loop.waiting) == 6, 5)  # the trap: six of them wait
             for request in server.service.loop.waiting.values():
                 assert all(rows is None for rows in request.spec.image_rows)
     assert [response.status_code for response in responses] == [200] * 8
