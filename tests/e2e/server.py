@@ -30,7 +30,7 @@ class ServerProcess:
         return OpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0, timeout=60)
 
     def http(self) -> httpx.Client:
-        return httpx.Client(base_url=self.url, timeout=60)
+        return httpx.Client(base_url=self.url, timeout=60, verify=False)
 
     def signal(self, number: int = signal.SIGTERM) -> None:
         self.process.send_signal(number)

@@ -36,7 +36,7 @@ class Server:
         return f"http://127.0.0.1:{self.port}"
 
     def http(self) -> httpx.AsyncClient:
-        return httpx.AsyncClient(base_url=self.url, timeout=20)
+        return httpx.AsyncClient(base_url=self.url, timeout=20, verify=False)  # loading certificates is slow
 
     def openai(self, **options: Any) -> AsyncOpenAI:
         return AsyncOpenAI(base_url=f"{self.url}/v1", api_key="none", **({"max_retries": 0} | options))

@@ -279,7 +279,10 @@ async def test_port_in_use_is_one_clear_error() -> None:
 async def test_other_library_sees_plain_http() -> None:
     """HTTP/1.1 with httpx, one connection, every status in turn."""
     limits = httpx.Limits(max_connections=1)
-    async with serving() as server, httpx.AsyncClient(base_url=server.url, limits=limits) as client:
+    async with (
+        serving() as server,
+        httpx.AsyncClient(base_url=server.url, limits=limits, verify=False) as client,
+    ):
         for _ in range(3):
             assert (await client.get("/nope")).status_code == 404
             assert (await client.post("/v1/chat/completions", json={})).status_code == 400
