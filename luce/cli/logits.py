@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,6 +14,7 @@ from rich.console import Console
 
 from luce.cli.flags import ConfigFlags
 from luce.cli.loading_progress import loading_progress
+from luce.cli.outputs import check_writable, writing
 from luce.engines.load_model import LoadOptions, load_engine, open_model
 from luce.engines.qwen35.engine import Qwen35Engine
 from luce.engines.qwen35.prompt import Prompt, PromptBuilder
@@ -67,11 +70,13 @@ def logits(
 
     The numbers are those of serving: the same engine computes them in the same order.
     """
+    check_writable(out, "--out")
     asked = read_request(request)
     opened = open_model(
         model, LoadOptions(mmproj=mmproj, slots=1, context=1), chat=asked.messages is not None
     )
-    prompt = build_prompt(asked, opened.prompts, request.parent)
+    with _naming(request):
+        prompt = build_prompt(asked, opened.prompts, request.parent)
     opened = open_model(
         model,
         LoadOptions(mmproj=mmproj, slots=1, context=len(prompt.token_ids)),
@@ -84,7 +89,7 @@ def logits(
         arrays = compute(engine, prompt, hidden=hidden, vision=vision)
     finally:
         engine.shutdown()
-    with out.open("wb") as file:
+    with writing(out, "--out"), out.open("wb") as file:
         np.savez(file, allow_pickle=False, **arrays)
     shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in arrays.items())
     console.print(f"{out}: {shapes}", markup=False)
@@ -95,18 +100,29 @@ def read_request(path: Path) -> LogitsRequest:
 
     Raises:
         ConfigError: it cannot be read.
-        RequestError: it is malformed; names the field.
+        RequestError: it is malformed; names the file and the field.
     """
     try:
         body = path.read_bytes()
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}", flag="--request") from None
-    request = typed(decode_object(body), LogitsRequest)
-    if (request.ids is None) == (request.messages is None):
-        raise RequestError("give either ids or messages", field="ids")
-    if request.ids is not None and (request.tools or request.chat_template_kwargs):
-        raise RequestError("tools and chat_template_kwargs go with messages, not with ids", field="tools")
-    return request
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+        said = error.strerror if isinstance(error, OSError) else error
+        raise ConfigError(f"{path}: {said}", flag="--request") from None
+    with _naming(path):
+        request = typed(decode_object(body, what="the file"), LogitsRequest)
+        if (request.ids is None) == (request.messages is None):
+            raise RequestError("give either ids or messages", field="ids")
+        if request.ids is not None and (request.tools or request.chat_template_kwargs):
+            raise RequestError("tools and chat_template_kwargs go with messages, not with ids", field="tools")
+        return request
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Errors in a request name the file that it was read from."""
+    try:
+        yield
+    except RequestError as error:
+        raise RequestError(f"{path}: {error.message}", field=error.field) from None
 
 
 def build_prompt(request: LogitsRequest, prompts: PromptBuilder, folder: Path) -> Prompt:

@@ -52,11 +52,11 @@ def decode_json(text: bytes | str, *, what: str = "the body", field: str | None 
     return value
 
 
-def decode_object(body: bytes) -> dict[str, Any]:
-    """A request body, which must be one JSON object."""
-    value = decode_json(body)
+def decode_object(body: bytes, *, what: str = "the body") -> dict[str, Any]:
+    """A request body, which must be one JSON object. Raises as :func:`decode_json`."""
+    value = decode_json(body, what=what)
     if not isinstance(value, dict):
-        raise RequestError("the body must be a JSON object")
+        raise RequestError(f"{what} must be a JSON object")
     return value
 
 

@@ -163,8 +163,66 @@ def test_bad_logits_requests(
         )
     assert ended.value.code == 1
     err = capsys.readouterr().err
-    assert said in err
+    assert err.startswith(f"luce: {tmp_path / 'r.json'}: ") and err.count("\n") == 1, err
+    assert said in err and "the body" not in err
     assert not (tmp_path / "x.npz").exists()
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '"x"', "[" * 200 + "]" * 200])
+def test_logits_requests_that_are_no_object(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str
+) -> None:
+    request = tmp_path / "r.json"
+    request.write_text(text)
+    with pytest.raises(SystemExit) as ended:
+        command.main(["logits", str(folder), "--request", str(request), "--out", str(tmp_path / "x.npz")])
+    err = capsys.readouterr().err
+    assert (ended.value.code, err.count("\n")) == (1, 1), err
+    assert err.startswith(f"luce: {request}: the file ")
+
+
+@pytest.mark.parametrize(
+    ("out", "said"),
+    [
+        ("none/x.npz", "No such file or directory"),
+        ("", "Is a directory"),
+        ("r.json/x.npz", "Not a directory"),
+        ("x" * 300, "File name too long"),
+    ],
+)
+def test_an_output_that_cannot_be_written_is_known_before_anything_is_loaded(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    out: str,
+    said: str,
+) -> None:
+    monkeypatch.setattr("luce.cli.logits.open_model", lambda *_, **__: pytest.fail("the model was opened"))
+    request = tmp_path / "r.json"
+    request.write_text('{"ids": [1]}')
+    with pytest.raises(SystemExit) as ended:
+        command.main(["logits", "model", "--request", str(request), "--out", str(tmp_path / out)])
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == f"luce: --out: {tmp_path / out}: {said}\n"
+
+
+def test_an_output_that_was_there_is_kept_when_the_request_is_wrong(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "x.npz").write_bytes(b"old")
+    (tmp_path / "r.json").write_text("{}")
+    with pytest.raises(SystemExit):
+        command.main(
+            ["logits", str(folder), "--request", str(tmp_path / "r.json"), "--out", str(tmp_path / "x.npz")]
+        )
+    assert (tmp_path / "x.npz").read_bytes() == b"old"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_disk_is_one_line(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "r.json").write_text('{"ids": [1]}')
+    with pytest.raises(SystemExit) as ended:
+        command.main(["logits", str(folder), "--request", str(tmp_path / "r.json"), "--out", "/dev/full"])
+    assert ended.value.code == 2
+    assert "luce: --out: /dev/full: " in capsys.readouterr().err
 
 
 # -- doctor -----------------------------------------------------------------------------------------------------------
