@@ -40,12 +40,14 @@ def inspect_model(path: Path, options: LoadOptions, console: Console, *, tensors
 
     Raises:
         ModelFileError, ConfigError: as serving the model would, before any data is read; that it does not fit into
-            memory is raised when all is printed.
+            memory, or has no tokenizer or chat template, is raised when all is printed.
     """
     model = open_model(path, options, chat=False, fitting=False)
     lines = [*describe(model), *(_tensor_lines(model.files) if tensors else ())]
     for line in lines:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
+    if model.tokenizer is None or model.template is None:
+        open_model(path, options)  # which refuses it
     check_fits(model.config, model.plan, options.max_memory)
 
 

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from luce.cli.inspect import inspect_model
 from luce.cli.loading_progress import loading_progress
-from luce.engines.load_model import LoadOptions
+from luce.engines.load_model import LoadOptions, open_model
 from luce.engines.qwen35.loading import load_config, load_weights
 from luce.engines.qwen35.memory import MemoryOptions, plan_memory
 from luce.errors import ModelFileError
@@ -55,6 +55,21 @@ def test_a_wrong_tensor_is_an_error(tmp_path: Path) -> None:
     del model.tensors["model.language_model.norm.weight"]
     with pytest.raises(ModelFileError, match=r"tensor 'model.language_model.norm.weight': missing"):
         inspect_model(write_hf(tmp_path, model), OPTIONS, Console(file=io.StringIO()))
+
+
+@pytest.mark.parametrize("missing", ["tokenizer.json", "chat_template.jinja"])
+def test_what_serving_needs_is_refused_in_its_words_after_the_description(
+    tmp_path: Path, missing: str
+) -> None:
+    path = write_hf(tmp_path, random_model())
+    (path / missing).unlink()
+    with pytest.raises(ModelFileError) as serving:
+        open_model(path, OPTIONS)
+    out = io.StringIO()
+    with pytest.raises(ModelFileError) as inspecting:
+        inspect_model(path, OPTIONS, Console(file=out))
+    assert str(inspecting.value) == str(serving.value)
+    assert "memory      for 2 slots" in out.getvalue()
 
 
 @pytest.mark.parametrize("terminal", [True, False])
