@@ -150,9 +150,9 @@ def serve(
     logging.basicConfig(level=log.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     console = Console(soft_wrap=True, highlight=False)
     http_options = http.options()
+    found = opened(model, model_flags.options())
     listener = listen(http_options)
     try:
-        found = opened(model, model_flags.options())
         for line in describe(found):
             console.print(line, markup=False)
         started = time.perf_counter()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import math
 import signal
@@ -30,7 +31,8 @@ def listen(options: HttpOptions) -> socket.socket:
     after ``stalled_timeout`` (TCP_USER_TIMEOUT, which accepted sockets inherit).
 
     Raises:
-        ConfigError: the address is unknown, taken or not allowed.
+        ConfigError: names ``--host`` when the address is unknown or not this machine's, ``--port`` when the port is
+            taken or not allowed.
     """
     try:
         found = socket.getaddrinfo(
@@ -49,9 +51,9 @@ def listen(options: HttpOptions) -> socket.socket:
         listener.bind(address)
     except OSError as error:
         listener.close()
-        raise ConfigError(
-            f"cannot listen on {options.host}:{options.port}: {error.strerror}", flag="--port"
-        ) from None
+        flag = "--port" if error.errno in (errno.EADDRINUSE, errno.EACCES, errno.EPERM) else "--host"
+        said = f"cannot listen on {options.host}:{options.port}: {error.strerror}"
+        raise ConfigError(said, flag=flag) from None
     return listener
 
 

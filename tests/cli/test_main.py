@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -117,6 +118,8 @@ def test_every_numeric_flag_of_serve_is_in_that_list() -> None:
             "--context: 1000000 is over the model's own limit of 4096",
         ),
         (["serve", "--port", "0", "--max-memory", "1MB"], "--max-memory: 4 slots of 4096 tokens need"),
+        (["serve", "--host", "203.0.113.77"], "--host: cannot listen on 203.0.113.77:8000: "),
+        (["serve", "--host", "no such host"], "--host: 'no such host': "),
         (["chat", "--image", "/no/such/picture.png"], "/no/such/picture.png"),
         (["chat", "--thinking=maybe"], "--thinking"),
         (["dance"], 'Unknown command "dance"'),
@@ -245,6 +248,19 @@ def test_nothing_in_the_file_is_ignored(
     code, out, err = run(capsys, "serve", "--config", str(file))
     assert (code, out, err.count("\n")) == (2, "", 1), (out, err)
     assert err.startswith("luce: ") and said in err and str(file) in err
+
+
+def test_a_port_in_use_is_named_before_anything_is_loaded(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("luce.cli.serve.load_with_progress", lambda *_: pytest.fail("it was loaded"))
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        code, out, err = run(capsys, "serve", "--port", port)
+        assert (code, out) == (2, "")
+        assert err == f"luce: --port: cannot listen on 127.0.0.1:{port}: Address already in use\n"
+        code, _, err = run(capsys, "serve", "/no/such/model", "--port", port)
+        assert code == 1 and err.startswith("luce: /no/such/model: "), "the model is looked at first"
 
 
 def far_enough(monkeypatch: pytest.MonkeyPatch, verb: str) -> None:
