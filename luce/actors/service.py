@@ -141,10 +141,10 @@ class Service:
         if not self.ready or self._requests_nursery is None:
             raise CapacityError(f"the server is {self.state}", retry_after=self.options.drain_timeout)
         self._check_fits(submission)
-        queued = len(self.requests) - len(self.loop.running)
-        if queued >= self.options.max_queued:
+        slots = self.model.engine.capabilities.num_slots
+        if len(self.requests) >= slots + self.options.max_queued:
             raise CapacityError(
-                f"{queued} requests are waiting already (the limit is {self.options.max_queued})"
+                f"the queue is full: {slots} requests run and {self.options.max_queued} wait (--queue)"
             )
         answer = AnswerText(self.model.tokenizer, submission)
         request = Request(submission, next(self._orders), self._wiring, answer, trio.current_time())

@@ -60,7 +60,7 @@ def build_app(file: Path | None) -> App:
         sources.append(file_source(file, read_config(file, VERBS)))
     app = App(
         name="luce",
-        help="An LLM server: exact answers, visible state, exact replay.",
+        help="An LLM server: exact answers under batching, visible state.",
         version=_version,
         config=sources,
         result_action="return_value",

@@ -132,6 +132,12 @@ def open_model(
     memory = MemoryOptions(
         slots=options.slots, context=context, block_size=options.block_size, num_blocks=options.num_blocks
     )
+    if memory.num_blocks is not None and memory.num_blocks * memory.block_size < context:
+        raise ConfigError(
+            f"{memory.num_blocks} blocks of {memory.block_size} hold {memory.num_blocks * memory.block_size} tokens, "
+            f"less than one sequence of {context}; give more, or a lower --context",
+            flag="--blocks",
+        )
     file_bytes = check_tensors(files, config)
     plan = plan_memory(config, memory)
     if fitting:

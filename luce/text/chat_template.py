@@ -13,6 +13,7 @@ from typing import Any
 import attrs
 from jinja2 import Template
 from jinja2.exceptions import TemplateSyntaxError
+from jinja2.meta import find_undeclared_variables
 
 from luce.errors import ModelFileError, RequestError
 from luce.text.guard import GuardRules
@@ -68,7 +69,7 @@ class ChatTemplate:
             raise self._fault(
                 f"has {len(source.text)} characters; at most {MAX_TEMPLATE_CHARS} are supported"
             )
-        self._template = self._compile(clock)
+        self._template, self._reads = self._compile(clock)
         self._rules = GuardRules(self._special_ids, source.text)
         try:
             self.render([{"role": "user", "content": "Hi"}])
@@ -116,10 +117,14 @@ class ChatTemplate:
                 pieces.append(self._special_ids[token])
         return Rendered(tuple(pieces), guard.drop(text))
 
-    def _compile(self, clock: Callable[[], datetime]) -> Template:
+    def _compile(self, clock: Callable[[], datetime]) -> tuple[Template, frozenset[str]]:
+        """The template, and the names that it reads from outside."""
+        environment = ChatEnvironment(clock)
         try:
             with limited(Budget.for_input(self.source.text)):
-                return ChatEnvironment(clock).from_string(self.source.text)
+                template = environment.from_string(self.source.text)
+                reads = find_undeclared_variables(environment.parse(self.source.text))
+                return template, frozenset(reads)
         except TemplateSyntaxError as error:
             raise self._fault(f"line {error.lineno}: {error.message}") from None
         except RecursionError:
@@ -146,6 +151,13 @@ class ChatTemplate:
             field = f"chat_template_kwargs.{name}"
             if name in RESERVED or name in self._names or name.startswith("_"):
                 raise RequestError(f"{field} cannot be set", field=field)
+            if name not in self._reads:
+                options = sorted(self._reads.difference(RESERVED, self._names))
+                raise RequestError(
+                    f"{field}: the chat template of this model reads no such option; it reads {', '.join(options)}",
+                    field=field,
+                    code="unknown_field",
+                )
             variables[name] = plain_json(value, field)
         return variables
 

@@ -222,11 +222,21 @@ async def test_the_queue_is_bounded() -> None:
     engine = FakeEngine(fake_capabilities(num_slots=1), mode=Mode.MANUAL)
     async with serving(engine, max_queued=2) as service:
         first = service.submit(ask(0))
-        await trio.testing.wait_all_tasks_blocked(0.03)
         others = [service.submit(ask(n)) for n in (1, 2)]
-        with pytest.raises(CapacityError, match="2 requests are waiting"):
+        with pytest.raises(CapacityError, match="1 requests run and 2 wait"):
             service.submit(ask(3))
         for handle in [first, *others]:
+            assert (await read(handle)).end.reason == "length"
+
+
+async def test_free_slots_do_not_count_as_a_queue() -> None:
+    """Requests that come together while slots are free are not sent away, also while the loop still coalesces."""
+    engine = FakeEngine(fake_capabilities(num_slots=4), mode=Mode.INLINE)
+    async with serving(engine, max_queued=0) as service:
+        handles = [service.submit(ask(n)) for n in range(4)]
+        with pytest.raises(CapacityError):
+            service.submit(ask(5))
+        for handle in handles:
             assert (await read(handle)).end.reason == "length"
 
 

@@ -144,6 +144,13 @@ def test_kwargs_reach_the_template_but_not_its_own_names(small: Tokenizer) -> No
         text_of(chat, [user("x")], template_kwargs={"effort": "\ud800"})
 
 
+def test_kwargs_that_the_template_does_not_read_are_refused_by_name(style: ChatTemplate) -> None:
+    style.render([{"role": "user", "content": "Hi"}], template_kwargs={"enable_thinking": True})
+    with pytest.raises(RequestError, match=r"enable_thinkin: .* it reads .*enable_thinking") as caught:
+        style.render([{"role": "user", "content": "Hi"}], template_kwargs={"enable_thinkin": True})
+    assert caught.value.field == "chat_template_kwargs.enable_thinkin"
+
+
 def test_bad_tools_are_named(style: ChatTemplate) -> None:
     for tools, field in (
         ("x", "tools"),

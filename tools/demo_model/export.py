@@ -121,6 +121,9 @@ def write_text(path: Path, tensors: Tensors) -> None:
     writer.add_ssm_time_step_rank(c.GDN_VALUE_HEADS)
     writer.add_ssm_inner_size(c.GDN_VALUE_HEADS * c.GDN_DIM)
     writer.add_uint32("qwen35.full_attention_interval", c.FULL_INTERVAL)
+    writer.add_float32(
+        "general.sampling.temp", 0.0
+    )  # as generation_config: the model is meant to be run greedily
     _add_tokenizer(writer)
     _add_tensors(writer, tensors, text_type)
     _close(writer)
