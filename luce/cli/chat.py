@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
 import sys
 from collections.abc import Callable
+from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,10 +21,12 @@ from luce.actors.service import Service
 from luce.actors.submission import Handle
 from luce.actors.token_buffer import Delta
 from luce.cli.flags import COUNT, ChatModelFlags, ConfigFlags, ModelPath, whole
-from luce.cli.in_process import ask, data_url, load_with_progress, opened, running
-from luce.engines.loaded import LoadedModel
-from luce.errors import LuceError
+from luce.cli.in_process import Picture, ask, load_with_progress, opened, read_picture, running
+from luce.cli.terminal import line_editing, prompted
+from luce.engines.loaded import LoadedModel, Preparer
+from luce.errors import ConfigError, LuceError
 from luce.sampling.parameters import MAX_TEMPERATURE
+from luce.vision.header import HeaderError, image_header
 
 __all__ = ["Conversation", "chat", "converse"]
 
@@ -33,6 +37,10 @@ HELP = """\
 /help         this
 /quit         leave (also Ctrl-D); Ctrl-C stops an answer"""
 
+COMMANDS = ("/image", "/system", "/clear", "/help", "/quit")
+BARE = ("/clear", "/help", "/quit")
+"""Take nothing after them."""
+
 
 @attrs.define
 class Conversation:
@@ -40,7 +48,7 @@ class Conversation:
 
     system: str | None = None
     turns: list[dict[str, Any]] = attrs.field(factory=list)
-    pictures: list[str] = attrs.field(factory=list)
+    pictures: list[Picture] = attrs.field(factory=list)
 
     @property
     def messages(self) -> list[dict[str, Any]]:
@@ -51,7 +59,7 @@ class Conversation:
         """Add a message of the user with the waiting pictures, which come first."""
         content: Any = text
         if self.pictures:
-            content = [{"type": "image_url", "image_url": {"url": url}} for url in self.pictures]
+            content = [{"type": "image_url", "image_url": {"url": one.url}} for one in self.pictures]
             content.append({"type": "text", "text": text})
             self.pictures = []
         self.turns.append({"role": "user", "content": content})
@@ -85,15 +93,34 @@ def chat(
 ) -> None:
     """Talk to a model in the terminal; pictures by path."""
     console = Console(highlight=False, soft_wrap=True)
-    conversation = Conversation(system, pictures=[data_url(path) for path in image])
+    refuse_picture(model)
+    found = opened(model, model_flags.options())
+    conversation = Conversation(
+        system, pictures=[read_picture(path, found.prompts, "--image") for path in image]
+    )
     options: dict[str, Any] = {"temperature": temperature, "seed": seed, "max_tokens": max_tokens}
     if thinking is not None:
         options["chat_template_kwargs"] = {"enable_thinking": thinking}
     progress = Console(stderr=True, soft_wrap=True, highlight=False)
-    loaded = load_with_progress(opened(model, model_flags.options()), progress)
+    loaded = load_with_progress(found, progress)
     if sys.stdin.isatty():
         console.print(f"{loaded.name}; /help lists what else can be said", style="dim", markup=False)
-    trio.run(partial(converse, loaded, conversation, options, console, _prompted))
+        for picture in conversation.pictures:
+            console.print(f"{picture}, for the first message", style="dim", markup=False)
+    with line_editing():
+        trio.run(partial(converse, loaded, conversation, options, console, prompted))
+
+
+def refuse_picture(model: Path | None) -> None:
+    """Raises ConfigError when a picture stands where the model's path belongs."""
+    try:
+        if model is None or not model.is_file():
+            return
+        with model.open("rb") as file:
+            image_header(file.read(1 << 20))
+    except (OSError, ValueError, HeaderError):
+        return  # no picture; whether it is a model is said where it is opened
+    raise ConfigError(f"{model} is a picture, not a model; write --image {shlex.quote(str(model))}")
 
 
 async def converse(
@@ -115,27 +142,44 @@ async def converse(
             if line == "/quit":
                 break
             if line.startswith("/"):
-                command(conversation, line, console)
+                await trio.to_thread.run_sync(command, conversation, line, console, model.preparer)
             elif line or conversation.pictures:
                 await answer(service, model, conversation, line, options, console)
 
 
-def command(conversation: Conversation, line: str, console: Console) -> None:
-    """Obey a line that begins with a slash."""
-    name, _, rest = line.partition(" ")
-    rest = rest.strip()
-    if name == "/image" and rest:
-        try:
-            conversation.pictures.append(data_url(Path(rest.strip("'\""))))
-        except LuceError as error:
-            console.print(str(error), style="red", markup=False)
-    elif name == "/system":
-        conversation.clear()
-        conversation.system = rest or None
-    elif name == "/clear":
-        conversation.clear()
+def command(conversation: Conversation, line: str, console: Console, preparer: Preparer) -> None:
+    """Obey a line that begins with a slash, and say what was done or what is wrong with it."""
+    name, *rest = line.split(maxsplit=1)
+    try:
+        said = _obey(conversation, name, rest[0] if rest else "", preparer)
+    except LuceError as error:
+        console.print(str(error), style="red", markup=False)
     else:
-        console.print(HELP, style="dim", markup=False)
+        console.print(said, style="dim", markup=False)
+
+
+def _obey(conversation: Conversation, name: str, rest: str, preparer: Preparer) -> str:
+    """What was done. Raises ConfigError for what cannot be."""
+    if name not in COMMANDS:
+        close = get_close_matches(name, COMMANDS, n=1)
+        meant = f"did you mean {close[0]}? " if close else ""
+        raise ConfigError(f"{name} is no command; {meant}/help lists them (/image PATH adds a picture)")
+    if name in BARE and rest:
+        raise ConfigError(f"{name} takes nothing after it")
+    if name == "/image":
+        if not rest:
+            raise ConfigError("/image needs the path of a picture: /image PATH")
+        picture = read_picture(Path(rest.strip("'\"")), preparer)
+        conversation.pictures.append(picture)
+        count = len(conversation.pictures)
+        return f"{picture}, for the next message{f' ({count} pictures)' if count > 1 else ''}"
+    if name == "/help":
+        return HELP
+    conversation.clear()
+    if name == "/clear":
+        return "started again"
+    conversation.system = rest or None
+    return "started again with this system prompt" if rest else "started again without a system prompt"
 
 
 async def answer(
@@ -181,10 +225,3 @@ async def _stop_on_interrupt(handle: Handle) -> None:
     with trio.open_signal_receiver(signal.SIGINT) as signals:
         async for _ in signals:
             handle.cancel()
-
-
-def _prompted() -> str | None:
-    try:
-        return input("> " if sys.stdin.isatty() else "")
-    except EOFError:
-        return None

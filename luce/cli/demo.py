@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import io
 import time
 from collections.abc import Iterator
@@ -19,7 +18,7 @@ from rich.table import Table
 from luce.actors.service import Service
 from luce.actors.token_buffer import Delta
 from luce.cli.flags import ConfigFlags, ModelFlags, whole
-from luce.cli.in_process import ask, load_with_progress, opened, running
+from luce.cli.in_process import ask, data_url, load_with_progress, opened, running
 from luce.cli.request_path import Stay, request_path
 from luce.demo.case import Case
 from luce.demo.drawing import Pixels
@@ -121,7 +120,7 @@ def _message(message: dict[str, Any], pictures: Iterator[Pixels]) -> dict[str, A
 def _png_url(pixels: Pixels) -> str:
     data = io.BytesIO()
     Image.fromarray(pixels).save(data, "PNG")
-    return f"data:image/png;base64,{base64.b64encode(data.getvalue()).decode()}"
+    return data_url(data.getvalue())
 
 
 def answers_table(shown: list[Shown]) -> Table:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import base64
-import mimetypes
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import attrs
 import msgspec
 import trio
 from rich.console import Console
@@ -18,12 +18,29 @@ from luce.actors.service import Service
 from luce.actors.submission import Handle
 from luce.cli.loading_progress import loading_progress
 from luce.engines.load_model import LoadOptions, OpenedModel, demo_model, load_model, open_model
-from luce.engines.loaded import LoadedModel
-from luce.errors import ConfigError
+from luce.engines.loaded import LoadedModel, Preparer
+from luce.errors import ConfigError, RequestError
 from luce.http.openai.prepare import prepare_chat
 from luce.http.options import HttpOptions
+from luce.vision.data_url import parse_data_url
+from luce.vision.decode import check_image
 
-__all__ = ["ask", "data_url", "load_with_progress", "opened", "running"]
+__all__ = ["Picture", "ask", "data_url", "load_with_progress", "opened", "read_picture", "running"]
+
+
+@attrs.frozen
+class Picture:
+    """A picture file that the model can read."""
+
+    name: str
+    width: int
+    height: int
+    """Pixels, as stored."""
+    url: str = attrs.field(repr=False)
+    """Of the whole file, `data:`."""
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.width}×{self.height} pixels"
 
 
 def opened(path: Path | None, options: LoadOptions) -> OpenedModel:
@@ -55,15 +72,28 @@ async def ask(service: Service, model: LoadedModel, body: Mapping[str, Any]) -> 
     return service.submit(job.submission)
 
 
-def data_url(path: Path) -> str:
-    """A picture file as a `data:` URL.
+def read_picture(path: Path, preparer: Preparer, flag: str | None = None) -> Picture:
+    """A picture file, decoded once to know that the model will be able to.
 
     Raises:
-        ConfigError: it cannot be read.
+        ConfigError: it cannot be read, or is no picture that this model takes; names the file, and ``flag``.
     """
     try:
         data = path.expanduser().read_bytes()
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}") from None
-    kind = mimetypes.guess_type(path.name)[0] or "image/png"
-    return f"data:{kind};base64,{base64.b64encode(data).decode()}"
+    except (OSError, ValueError, RuntimeError) as error:  # a NUL in the name; no such home
+        said = error.strerror if isinstance(error, OSError) else error
+        raise ConfigError(f"{path}: {said}", flag=flag) from None
+    field = str(path)
+    try:
+        kind, height, width = check_image(data, field=field)
+        url = data_url(data, kind)
+        parse_data_url(url, field=field, max_bytes=HttpOptions().max_image_bytes)
+        preparer.prepare_image(data, field=field)
+    except RequestError as error:
+        raise ConfigError(error.message, flag=flag) from None
+    return Picture(path.name, width, height, url)
+
+
+def data_url(data: bytes, kind: str = "png") -> str:
+    """A picture file's bytes as a `data:` URL."""
+    return f"data:image/{kind.lower()};base64,{base64.b64encode(data).decode()}"

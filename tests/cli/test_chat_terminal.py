@@ -6,6 +6,7 @@ import os
 import pty
 import select
 import subprocess
+import termios
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,6 +35,18 @@ class Terminal:
                 self.seen += os.read(self.master, 65536).decode(errors="replace")
         self.seen = self.seen.split(text, 1)[1]
 
+    def wait_for_more(self) -> None:
+        assert self.seen or select.select([self.master], [], [], 20)[0]
+
+    def rest(self) -> str:
+        """What has been written and not waited for."""
+        while select.select([self.master], [], [], 0.1)[0]:
+            try:
+                self.seen += os.read(self.master, 65536).decode(errors="replace")
+            except OSError:  # the other end is closed
+                break
+        return self.seen
+
     def type(self, text: str) -> None:
         os.write(self.master, text.encode())
 
@@ -44,7 +57,7 @@ class Terminal:
 @pytest.fixture
 def terminal(tmp_path: Path) -> Iterator[Terminal]:
     folder = write_hf(tmp_path / "tiny", random_model())
-    found = Terminal("chat", str(folder), "--context", "4096", "--temperature", "1", "--seed", "5")
+    found = Terminal("chat", str(folder), "--context", "4096", "--temperature", "1", "--seed", "54")
     try:
         yield found
     finally:
@@ -56,19 +69,35 @@ def terminal(tmp_path: Path) -> Iterator[Terminal]:
 def test_interrupts(terminal: Terminal) -> None:
     terminal.wait_for("> ")
     terminal.type("Hello\n")
-    terminal.wait_for("Hello")  # the echo
-    time.sleep(0.3)
+    terminal.wait_for("Hello\r\n")  # the echo
+    terminal.wait_for_more()  # the answer has begun
     terminal.interrupt()
     terminal.wait_for("[cancelled]", 5)
     terminal.wait_for("> ")
     terminal.type("/help\n")
     terminal.wait_for("/system TEXT")
     terminal.wait_for("> ")
+    settings = termios.tcgetattr(terminal.master)
+    assert not settings[3] & termios.ICANON, "the line editor is at work"
     terminal.interrupt()
     assert terminal.process.wait(5) == 130
+    assert termios.tcgetattr(terminal.master)[3] & (termios.ICANON | termios.ECHO) == (
+        termios.ICANON | termios.ECHO
+    )
+    assert terminal.rest().endswith("\n")
+
+
+def test_history(terminal: Terminal) -> None:
+    terminal.wait_for("> ")
+    terminal.type("/nonsense\n")
+    terminal.wait_for("/nonsense is no command")
+    terminal.wait_for("> ")
+    terminal.type("\x1b[A\x1b[D\x1b[D\x1b[D\x7f\n")  # the line before, one letter less
+    terminal.wait_for("/nonsnse is no command")
 
 
 def test_end_of_input_leaves(terminal: Terminal) -> None:
     terminal.wait_for("> ")
     terminal.type("\x04")
     assert terminal.process.wait(5) == 0
+    assert terminal.rest().endswith("\n")

@@ -60,7 +60,7 @@ def test_chat_keeps_the_conversation(model: LoadedModel, picture: Path) -> None:
     talk(model, conversation, "Hello", f"/image {picture}", "What is this?", "")
     roles = [message["role"] for message in conversation.messages]
     assert roles == ["system", "user", "assistant", "user", "assistant"]
-    assert conversation.messages[3]["content"][0]["image_url"]["url"] == data_url(picture)
+    assert conversation.messages[3]["content"][0]["image_url"]["url"] == data_url(picture.read_bytes())
     assert conversation.messages[3]["content"][1] == {"type": "text", "text": "What is this?"}
 
 
@@ -77,18 +77,80 @@ def test_chat_commands(model: LoadedModel) -> None:
         "/quit",
         "no",
     )
-    assert "/image PATH" in said
+    assert said.count("/image PATH   add") == 1
     assert "/no/such.png: No such file or directory" in said
+    assert "/nonsense is no command" in said
     assert conversation.messages == [{"role": "system", "content": "Rhyme."}]
 
 
-def test_chat_goes_on_after_a_refusal(model: LoadedModel, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("/image", "/image needs the path of a picture"),
+        ("/imge a.png", "/imge is no command; did you mean /image?"),
+        ("/", "/ is no command"),
+        ("/tmp/a.png", "/image PATH adds a picture"),
+        ("/clear all", "/clear takes nothing after it"),
+        ("/quit now", "/quit takes nothing after it"),
+        ("/image ~no_such_user_/a.png", "~no_such_user_/a.png: "),
+        ("/image a\0b", "a\0b: "),
+        ("/image .", ".: Is a directory"),
+    ],
+)
+def test_commands_that_cannot_be_obeyed_say_why(model: LoadedModel, line: str, said: str) -> None:
+    """And nothing is sent or changed."""
+    conversation = Conversation("Be brief.", [{"role": "user", "content": "Hi"}])
+    assert talk(model, conversation, line).startswith(said) or said in talk(model, conversation, line)
+    assert conversation == Conversation("Be brief.", [{"role": "user", "content": "Hi"}])
+
+
+def test_commands_say_what_they_did(model: LoadedModel, picture: Path, tmp_path: Path) -> None:
+    conversation = Conversation()
+    wrong_name = picture.rename(tmp_path / "my picture.txt")
+    said = talk(model, conversation, f"/image {wrong_name}", f"/image\t'{wrong_name}'")
+    assert said.splitlines() == [
+        "my picture.txt: 64×48 pixels, for the next message",
+        "my picture.txt: 64×48 pixels, for the next message (2 pictures)",
+    ]
+    assert conversation.pictures[0].url.startswith("data:image/png;")
+    assert talk(model, conversation, "/clear") == "started again\n"
+    assert conversation == Conversation()
+
+
+@pytest.mark.parametrize("data", [b"no picture", b"", b"\x89PNG\r\n\x1a\n", None])
+def test_what_is_no_picture_is_refused_by_name_at_once(
+    model: LoadedModel, picture: Path, tmp_path: Path, data: bytes | None
+) -> None:
+    broken = tmp_path / "broken.png"
+    broken.write_bytes(picture.read_bytes()[:-30] if data is None else data)
+    conversation = Conversation()
+    said = talk(model, conversation, f"/image {broken}", "Hello")
+    assert said.startswith(f"{broken} is ")
+    assert [message["content"] for message in conversation.messages if message["role"] == "user"] == ["Hello"]
+
+
+def test_chat_goes_on_after_a_refusal(model: LoadedModel) -> None:
+    conversation = Conversation()
+    said = talk(model, conversation, "x" * 4000, "Hello")
+    assert "(this message was dropped)" in said
+    assert [message["content"] for message in conversation.messages if message["role"] == "user"] == ["Hello"]
+
+
+def test_pictures_on_the_command_line(
+    folder: Path, tmp_path: Path, picture: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     broken = tmp_path / "broken.png"
     broken.write_bytes(b"no picture")
-    conversation = Conversation()
-    said = talk(model, conversation, f"/image {broken}", "What is this?", "Hello")
-    assert "image_url" in said
-    assert [message["content"] for message in conversation.messages if message["role"] == "user"] == ["Hello"]
+    for arguments, said in (
+        (["chat", str(folder), "--image", str(broken)], f"luce: --image: {broken} is no supported image"),
+        (["chat", str(picture)], f"luce: {picture} is a picture, not a model; write --image {picture}\n"),
+        (["chat", str(broken)], f"luce: {broken}"),
+    ):
+        with pytest.raises(SystemExit) as ended:
+            command.main(arguments)
+        err = capsys.readouterr().err
+        assert err.startswith(said) and err.count("\n") == 1
+        assert ended.value.code == (1 if arguments[-1] == str(broken) and len(arguments) == 2 else 2)
 
 
 # -- logits -----------------------------------------------------------------------------------------------------------
@@ -127,7 +189,7 @@ def test_logits_with_pictures_in_every_form(folder: Path, tmp_path: Path, pictur
     assert length > 1
     assert first["image_rows_0"].shape == (length, 64)
     one_pad = [token for place, token in enumerate(ids) if token != pad or ids[place - 1] != pad]
-    url = [{"type": "image_url", "image_url": {"url": data_url(picture)}}, content[1]]
+    url = [{"type": "image_url", "image_url": {"url": data_url(picture.read_bytes())}}, content[1]]
     for request in (
         {"ids": ids, "images": [picture.name]},
         {"ids": one_pad, "images": [str(picture)]},
