@@ -13,6 +13,7 @@ from quart_trio import QuartTrio
 from luce.actors.service import Service
 from luce.engines.loaded import LoadedModel
 from luce.errors import CapacityError
+from luce.http.addresses import install_address_errors
 from luce.http.asgi import Connection
 from luce.http.errors import error_body, install_error_handlers
 from luce.http.openai.chat import Chat
@@ -37,6 +38,7 @@ def create_app(service: Service, model: LoadedModel, options: HttpOptions) -> Qu
         RESPONSE_TIMEOUT=None,  # a stream may take as long as it takes; deadlines are the service's
     )
     install_error_handlers(app)
+    install_address_errors(app)
     _install_health(app, service)
     _install_openai(app, service, model, options)
 

@@ -17,8 +17,6 @@ __all__ = ["error_body", "error_response", "error_status", "install_error_handle
 log = logging.getLogger("luce.http")
 
 _MESSAGES = {
-    404: "there is nothing at this address; the API is under /v1",
-    405: "this address does not take this method",
     408: "the request body did not arrive in time",
     413: "the request body is larger than the server takes",
     415: "the body must be JSON (content-type: application/json)",

@@ -10,11 +10,13 @@ import json
 import math
 import re
 from collections.abc import Iterator
+from difflib import get_close_matches
 from typing import Any, TypeVar
 
 import msgspec
 
 from luce.errors import RequestError
+from luce.http.json_types import accepted_values, field_names, in_json_words, listed, shown, value_at
 
 __all__ = ["MAX_DEPTH", "decode_json", "decode_object", "typed"]
 
@@ -69,21 +71,26 @@ def typed(value: Any, kind: type[T]) -> T:
     try:
         return msgspec.convert(value, kind, strict=True)
     except msgspec.ValidationError as error:
-        raise _field_error(str(error)) from None
+        raise _field_error(str(error), value, kind) from None
 
 
-def _field_error(text: str) -> RequestError:
+def _field_error(text: str, body: Any, kind: type) -> RequestError:
     match = _AT.match(text)
     assert match is not None
     what, path = match["what"], (match["path"] or "").replace("[...]", "")
     if unknown := _UNKNOWN.match(what):
         name = _join(path, unknown["name"][:100])
-        return RequestError(f"{name} is not a field that this server knows", field=name, code="unknown_field")
+        close = get_close_matches(unknown["name"][:100], field_names(kind, body, path), n=1)
+        meant = f"; did you mean {close[0]!r}?" if close else ""
+        return RequestError(f"{name} is not a known field{meant}", field=name, code="unknown_field")
     if missing := _MISSING.match(what):
         name = _join(path, missing["name"])
         return RequestError(f"{name} is missing", field=name)
-    what = what[:1].lower() + what[1:]
-    what = what.replace("`", "").replace(" | ", " or ")
+    if what.startswith("Invalid"):
+        what = f"invalid value {shown(value_at(body, path))}"
+        if accepted := accepted_values(kind, body, path):
+            what += f"; it must be {listed(map(shown, accepted))}"
+    what = in_json_words(what[:1].lower() + what[1:])
     return RequestError(f"{path or 'the body'}: {what}", field=path or None)
 
 

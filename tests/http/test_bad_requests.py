@@ -302,6 +302,74 @@ async def test_messages_say_what_to_do() -> None:
         assert "16" in error["message"]
 
 
+@pytest.mark.parametrize(
+    ("body", "field", "message"),
+    [
+        (
+            {"messages": [{"role": "user", "content": [{"type": "input_text", "text": "x"}]}]},
+            "messages[0].content[0].type",
+            "messages[0].content[0].type: invalid value 'input_text'; it must be 'text' or 'image_url'",
+        ),
+        (
+            {"messages": [{"role": "wizard", "content": "x"}]},
+            "messages[0].role",
+            "messages[0].role: invalid value 'wizard'; "
+            "it must be 'system', 'developer', 'user', 'assistant' or 'tool'",
+        ),
+        (
+            asked(tools=[{"type": "code", "function": {"name": "x"}}]),
+            "tools[0].type",
+            "tools[0].type: invalid value 'code'; it must be 'function'",
+        ),
+        (
+            asked(stream=True, stream_options={"include_obfuscation": True}),
+            "stream_options.include_obfuscation",
+            "stream_options.include_obfuscation: invalid value true; it must be false",
+        ),
+        (
+            {"messages": [{"role": "x" * 5000, "content": "x"}]},
+            "messages[0].role",
+            f"messages[0].role: invalid value '{'x' * 100}'; "
+            "it must be 'system', 'developer', 'user', 'assistant' or 'tool'",
+        ),
+        ({"messages": ["Hi"]}, "messages[0]", "messages[0]: expected object, got string"),
+        ({"messages": {}}, "messages", "messages: expected array, got object"),
+        (asked(max_tokens=1.5), "max_tokens", "max_tokens: expected integer or null, got number"),
+        (asked(max_tokens="9"), "max_tokens", "max_tokens: expected integer or null, got string"),
+        (asked(temperature=True), "temperature", "temperature: expected number or null, got boolean"),
+        (asked(stop=3), "stop", "stop: expected string, array or null, got number"),
+        (asked(stream=[]), "stream", "stream: expected boolean or null, got array"),
+        (
+            asked(tools=[{"type": "function", "function": {"name": ""}}]),
+            "tools[0].function.name",
+            "tools[0].function.name: expected string of length >= 1",
+        ),
+        (asked(temprature=1), "temprature", "temprature is not a known field; did you mean 'temperature'?"),
+        (asked(maxTokens=1), "maxTokens", "maxTokens is not a known field; did you mean 'max_tokens'?"),
+        (asked(typical_p=0.5), "typical_p", "typical_p is not a known field"),
+        (
+            {"messages": [{"role": "user", "contents": "x"}]},
+            "messages[0].contents",
+            "messages[0].contents is not a known field; did you mean 'content'?",
+        ),
+        (
+            {"messages": [{"role": "user", "content": "x", "tool_call": []}]},
+            "messages[0].tool_call",
+            "messages[0].tool_call is not a known field",  # only other roles have tool_calls
+        ),
+        (
+            asked(stream=True, stream_options={"includeUsage": True}),
+            "stream_options.includeUsage",
+            "stream_options.includeUsage is not a known field; did you mean 'include_usage'?",
+        ),
+    ],
+    ids=lambda value: str(value)[:60],
+)
+async def test_messages_in_the_words_of_json(body: Any, field: str, message: str) -> None:
+    async with serving() as server:
+        assert (await check(server, json.dumps(body).encode(), field))["message"] == message
+
+
 async def test_picture_limits() -> None:
     async with serving(max_images=1, max_image_bytes=100) as server:
         await check(server, json.dumps(pictured(PICTURE, PICTURE)).encode(), "messages")

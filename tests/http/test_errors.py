@@ -45,6 +45,30 @@ async def test_every_status_is_json(method: str, path: str, headers: dict[str, s
         assert response.headers["allow"]
 
 
+HAS = "this server has GET /health, GET /ready, POST /v1/chat/completions, GET /v1/models, GET /v1/models/{name}"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "message"),
+    [
+        ("POST", "/v1/responses", f"/v1/responses is not served yet; {HAS}"),
+        ("POST", "/v1/completions", f"/v1/completions is not served yet; {HAS}"),
+        ("POST", "/v1/embeddings", f"/v1/embeddings is not served yet; {HAS}"),
+        ("POST", "/v1/messages/count_tokens", f"/v1/messages/count_tokens is not served yet; {HAS}"),
+        ("GET", "/v1/responses/resp_1", f"/v1/responses/resp_1 is not served yet; {HAS}"),
+        ("POST", "/chat/completions", f"there is nothing at '/chat/completions'; {HAS}"),
+        ("GET", f"/{'x' * 500}", f"there is nothing at '/{'x' * 99}'; {HAS}"),
+        ("GET", "/v1/chat/completions", "/v1/chat/completions takes POST, not GET"),
+        ("DELETE", "/v1/models", "/v1/models takes GET, not DELETE"),
+        ("POST", "/health", "/health takes GET, not POST"),
+    ],
+)
+async def test_wrong_addresses_say_what_there_is(method: str, path: str, message: str) -> None:
+    async with serving() as server, server.http() as client:
+        response = await client.request(method, path)
+    assert response.json()["error"]["message"] == message
+
+
 async def test_bug_in_preparation_is_500_and_says_nothing(
     user: Any, caplog: pytest.LogCaptureFixture
 ) -> None:

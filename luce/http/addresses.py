@@ -1,0 +1,61 @@
+"""What is said about an address that is not there, or not for this method: what this server has instead."""
+
+from __future__ import annotations
+
+import re
+
+from quart import Quart, Response, request
+from werkzeug.exceptions import MethodNotAllowed, NotFound
+
+from luce.http.errors import error_response
+from luce.http.json_types import listed
+
+__all__ = ["install_address_errors"]
+
+UNSERVED = (
+    "/v1/audio",
+    "/v1/batches",
+    "/v1/completions",
+    "/v1/embeddings",
+    "/v1/files",
+    "/v1/images",
+    "/v1/messages",
+    "/v1/moderations",
+    "/v1/rerank",
+    "/v1/responses",
+)
+"""Addresses of the APIs that clients of this one also know, with all that is under them."""
+
+_VARIABLE = re.compile(r"<(?:[^:>]*:)?([^>]*)>")
+_IMPLIED = {"HEAD", "OPTIONS"}
+MAX_SHOWN = 100
+"""Characters of an address that are quoted back."""
+
+
+def install_address_errors(app: Quart) -> None:
+    """Answer 404 and 405 with the addresses and methods that there are."""
+
+    async def not_found(error: NotFound) -> Response:
+        path = request.path
+        if any(path == one or path.startswith(f"{one}/") for one in UNSERVED):
+            fault = f"{path[:MAX_SHOWN]} is not served yet"
+        else:
+            fault = f"there is nothing at {path[:MAX_SHOWN]!r}"
+        error.description = f"{fault}; this server has {', '.join(_addresses(app))}"
+        return error_response(error)
+
+    async def wrong_method(error: MethodNotAllowed) -> Response:
+        methods = sorted(set(error.valid_methods or ()) - _IMPLIED)
+        error.description = f"{request.path[:MAX_SHOWN]} takes {listed(methods)}, not {request.method}"
+        return error_response(error)
+
+    app.register_error_handler(NotFound, not_found)
+    app.register_error_handler(MethodNotAllowed, wrong_method)
+
+
+def _addresses(app: Quart) -> list[str]:
+    """`GET /v1/models` and so on, in the order in which they were installed."""
+    return [
+        " ".join((listed(sorted((rule.methods or set()) - _IMPLIED)), _VARIABLE.sub(r"{\1}", rule.rule)))
+        for rule in app.url_map.iter_rules()
+    ]
