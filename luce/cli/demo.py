@@ -6,6 +6,7 @@ import io
 import time
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 from typing import Annotated, Any
 
 import attrs
@@ -19,13 +20,14 @@ from luce.actors.service import Service
 from luce.actors.token_buffer import Delta
 from luce.cli.flags import ConfigFlags, ModelFlags, whole
 from luce.cli.in_process import ask, data_url, load_with_progress, opened, running
+from luce.cli.outputs import writing
 from luce.cli.request_path import Stay, request_path
 from luce.demo.case import Case
 from luce.demo.drawing import Pixels
 from luce.demo.tasks import make_case
 from luce.engines.loaded import LoadedModel
 
-__all__ = ["Shown", "chat_body", "demo", "run_cases"]
+__all__ = ["Shown", "chat_body", "demo", "run_cases", "save_charts"]
 
 TASKS = ("tallest", "value", "describe", "many_which")
 
@@ -49,6 +51,9 @@ class Shown:
 def demo(
     *,
     seed: Annotated[int, whole(0), Parameter(help="Which charts: another number, other charts.")] = 0,
+    save: Annotated[
+        Path | None, Parameter(help="Directory for the charts that are asked about, as PNG files.")
+    ] = None,
     model_flags: ModelFlags = ModelFlags(),  # noqa: B008 - frozen
     config: ConfigFlags = ConfigFlags(),  # noqa: B008
 ) -> int:
@@ -58,15 +63,39 @@ def demo(
     """
     console = Console(highlight=False)
     progress = Console(stderr=True, highlight=False)
-    model = load_with_progress(opened(None, model_flags.options()), progress)
+    found = opened(None, model_flags.options())
     cases = [make_case(task, seed, test=True) for task in TASKS]
+    saved = save_charts(cases, save) if save is not None else []
+    model = load_with_progress(found, progress)
     shown = trio.run(partial(run_cases, model, cases))
     console.print(answers_table(shown))
     for number, one in enumerate(shown, 1):
         console.print(f"{number}: {' → '.join(map(str, one.path))}", markup=False, soft_wrap=True)
+    for path in saved:
+        console.print(f"chart {path}", markup=False, soft_wrap=True)
     right = sum(one.right for one in shown)
     console.print(f"{right} of {len(shown)} answers are right")
     return 0 if right == len(shown) else 1
+
+
+def save_charts(cases: list[Case], folder: Path) -> list[Path]:
+    """Write the charts, each named after its question's number and kind. The folder is made if need be.
+
+    Raises:
+        ConfigError: they cannot be written; names ``--save``.
+    """
+    with writing(folder, "--save"):
+        folder.mkdir(parents=True, exist_ok=True)
+    saved = []
+    for number, case in enumerate(cases, 1):
+        pictures = case.pictures()
+        for index, pixels in enumerate(pictures, 1):
+            part = f"-{index}" if len(pictures) > 1 else ""
+            path = folder / f"{number}-{case.task}{part}.png"
+            with writing(path, "--save"):
+                path.write_bytes(_png(pixels))
+            saved.append(path)
+    return saved
 
 
 async def run_cases(model: LoadedModel, cases: list[Case]) -> list[Shown]:
@@ -109,7 +138,7 @@ def _message(message: dict[str, Any], pictures: Iterator[Pixels]) -> dict[str, A
         return message
     return message | {
         "content": [
-            {"type": "image_url", "image_url": {"url": _png_url(next(pictures))}}
+            {"type": "image_url", "image_url": {"url": data_url(_png(next(pictures)))}}
             if part["type"] == "image"
             else part
             for part in content
@@ -117,10 +146,10 @@ def _message(message: dict[str, Any], pictures: Iterator[Pixels]) -> dict[str, A
     }
 
 
-def _png_url(pixels: Pixels) -> str:
+def _png(pixels: Pixels) -> bytes:
     data = io.BytesIO()
     Image.fromarray(pixels).save(data, "PNG")
-    return data_url(data.getvalue())
+    return data.getvalue()
 
 
 def answers_table(shown: list[Shown]) -> Table:
