@@ -103,7 +103,7 @@ def test_chat_commands(model: LoadedModel) -> None:
 def test_commands_that_cannot_be_obeyed_say_why(model: LoadedModel, line: str, said: str) -> None:
     """And nothing is sent or changed."""
     conversation = Conversation("Be brief.", [{"role": "user", "content": "Hi"}])
-    assert talk(model, conversation, line).startswith(said) or said in talk(model, conversation, line)
+    assert said in talk(model, conversation, line)
     assert conversation == Conversation("Be brief.", [{"role": "user", "content": "Hi"}])
 
 
