@@ -29,7 +29,8 @@ from luce.vision.preprocess import resize
 from tests.faults.whole import Live, alone, ask, live, model_folder, opened, picture, url
 from tests.vision.bicubic import bicubic
 from tests.vision.pictures import encode, gradient, noise, png_chunk
-from tests.vision.test_decode import BOMBS, TURNS, exif, jpeg_with_app1
+from tests.vision.test_decode import TURNS, exif, jpeg_with_app1
+from tests.vision.test_decode_limits import BOMBS
 
 
 async def next_request_works(server: Live) -> None:
