@@ -7,16 +7,18 @@ One nursery per layer: service ⊃ {step loop, encoder, timers, requests}. A req
 from __future__ import annotations
 
 import itertools
+from typing import Any, cast
 
 import trio
 
 from luce.actors.answer import AnswerText
-from luce.actors.encoder import Encode, Encoder, on_worker_thread
+from luce.actors.encoder import Encode, Encoder, EncoderGuards, on_worker_thread
 from luce.actors.mailbox import Mailbox, Turn
 from luce.actors.messages import ToEncoder, ToLoop
 from luce.actors.options import ServiceOptions
-from luce.actors.request import Request
-from luce.actors.step_loop import StepLoop
+from luce.actors.protocol import FED, check_protocol
+from luce.actors.request import Request, RequestGuards
+from luce.actors.step_loop import LoopGuards, StepLoop
 from luce.actors.submission import Handle, Submission
 from luce.actors.timers import Timers
 from luce.actors.token_buffer import End
@@ -35,6 +37,17 @@ class ServerGuards:
     """`server.scxml` asks nothing."""
 
 
+def _guards() -> dict[str, object]:
+    """Guard objects that only have their names read."""
+    nobody = cast(Any, None)
+    return {
+        "request": RequestGuards(nobody),
+        "loop": LoopGuards(nobody),
+        "encoder": EncoderGuards(nobody),
+        "server": ServerGuards(),
+    }
+
+
 class Service:
     """Args:
     model: loaded and ready.
@@ -46,6 +59,7 @@ class Service:
     def __init__(
         self, model: LoadedModel, options: ServiceOptions | None = None, encode: Encode | None = None
     ) -> None:
+        check_protocol({name: load_chart(name) for name in FED}, _guards())
         self.model = model
         self.options = options or ServiceOptions()
         self.events = EventStream(trio.current_time)

@@ -25,6 +25,9 @@ T = TypeVar("T")
 MAX_DEPTH = 128
 """Levels of nesting in a body. Templates and schema compilers recurse over what is let in here."""
 
+MAX_VALUES = 500_000
+"""Values of a body, counted by the separators in it, those within text included."""
+
 MAX_DIAGNOSED = 1 << 20
 """Bytes of a malformed body that are searched for the field at fault."""
 
@@ -39,6 +42,7 @@ def decode_json(text: bytes | str, *, what: str = "the body", field: str | None 
     Raises:
         RequestError: it is not JSON, nests too deep, or holds a number or text that JSON cannot carry.
     """
+    _refuse_swarms(text, what, field)
     try:
         value = msgspec.json.decode(text)
     except RecursionError:
@@ -52,6 +56,13 @@ def decode_json(text: bytes | str, *, what: str = "the body", field: str | None 
     if _deeper_than(value, MAX_DEPTH):
         raise RequestError(f"{what} nests deeper than {MAX_DEPTH} levels", field=field)
     return value
+
+
+def _refuse_swarms(text: bytes | str, what: str, field: str | None) -> None:
+    """Millions of tiny values would hold a worker for minutes and gigabytes; separators count fast."""
+    data = text if isinstance(text, bytes) else text.encode("utf-8", "replace")
+    if sum(data.count(mark) for mark in (b"[", b"{", b",")) > MAX_VALUES:
+        raise RequestError(f"{what} holds over {MAX_VALUES} values", field=field)
 
 
 def decode_object(body: bytes, *, what: str = "the body") -> dict[str, Any]:

@@ -13,6 +13,7 @@ Rules, beside checking shapes (every fault is a 400 that names the field):
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
@@ -169,13 +170,20 @@ def _arguments(value: object, field: str) -> dict[str, Any]:
         return {}
     if isinstance(value, str):
         try:
-            value = json.loads(value, parse_constant=_no_constant)
+            value = json.loads(value, parse_constant=_no_constant, parse_float=_finite)
         except (ValueError, RecursionError) as error:
             _refuse(field, f"is not valid JSON: {error}")
     if not isinstance(value, Mapping):
         _refuse(field, "must be a JSON object")
     plain: dict[str, Any] = plain_json(value, field)
     return plain
+
+
+def _finite(number: str) -> float:
+    value = float(number)
+    if math.isinf(value):
+        raise ValueError(f"{number[:40]} is past the range of a double")
+    return value
 
 
 def _no_constant(name: str) -> NoReturn:

@@ -12,7 +12,7 @@ from typing import NoReturn
 import attrs
 import numpy as np
 import numpy.typing as npt
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
 from luce.errors import RequestError
 from luce.vision.header import HeaderError, image_header
@@ -67,6 +67,8 @@ def decode_image(
             return np.asarray(_rgb(image if turn is None else image.transpose(turn)))
     except RequestError:
         raise
+    except UnidentifiedImageError:
+        _refuse(field, f"is a broken {kind}: its header or first chunk cannot be read")
     except Exception as error:  # decoders raise anything on broken files
         _refuse(field, f"is a broken {kind}: {_first_line(error)}")
 

@@ -68,9 +68,13 @@ def _name(data: bytes) -> str:
     return "the format is not recognised"
 
 
+MAX_SEGMENTS = 65_536
+"""Parts of a file that are stepped over in search of its size; real files have some dozens."""
+
+
 def _jpeg(data: bytes) -> tuple[int, int]:
     place = 2
-    while True:
+    for _ in range(MAX_SEGMENTS):
         if data[place] != 0xFF:
             raise HeaderError("JPEG with a broken header")
         marker = data[place + 1]
@@ -85,6 +89,7 @@ def _jpeg(data: bytes) -> tuple[int, int]:
             return width, height
         else:
             place += 2 + max(struct.unpack_from(">H", data, place + 2)[0], 2)
+    raise HeaderError(f"JPEG with over {MAX_SEGMENTS} segments before its size")
 
 
 def _webp(data: bytes) -> tuple[int, int]:
@@ -104,10 +109,14 @@ def _gif(data: bytes) -> tuple[int, int]:
     """The canvas, widened by a first frame that reaches over it (decoders widen it, too)."""
     width, height = struct.unpack_from("<HH", data, 6)
     place = 13 + (3 << (data[10] & 7) + 1 if data[10] & 0x80 else 0)
+    blocks = 0
     while data[place] == 0x21:
         place += 2
         while data[place]:
             place += 1 + data[place]
+            blocks += 1
+            if blocks > MAX_SEGMENTS:
+                raise HeaderError(f"GIF with over {MAX_SEGMENTS} blocks before its first frame")
         place += 1
     if data[place] == 0x2C:
         left, top, wide, high = struct.unpack_from("<HHHH", data, place + 1)

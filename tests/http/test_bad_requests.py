@@ -448,3 +448,37 @@ async def test_prompt_and_answer_against_the_context(
             assert error["code"] == "context_length_exceeded"
             for number in (wanted, prompt, CONTEXT, 1):
                 assert str(number) in error["message"]
+
+
+USER = {"role": "user", "content": "Hi"}
+CALL = {
+    "type": "function",
+    "id": "1",
+    "function": {"name": "f", "arguments": json.dumps({"a": "x" * 200_000})},
+}
+
+
+def tool(name: str, description: str = "") -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name, "description": description, "parameters": {}}}
+
+
+HEAVY: dict[str, dict[str, Any]] = {
+    "assistant text": {"messages": [USER, {"role": "assistant", "content": "a " * 200_000}, USER]},
+    "arguments": {"messages": [USER, {"role": "assistant", "tool_calls": [CALL]}, USER]},
+    "a tool": {"messages": [USER], "tools": [tool("f", "d" * 200_000)]},
+    "many tools": {"messages": [USER], "tools": [tool(f"f{number}") for number in range(5_000)]},
+}
+
+
+@pytest.mark.parametrize("name", HEAVY)
+async def test_text_that_no_context_holds_is_refused_before_it_is_worked_on(name: str) -> None:
+    """One such body would otherwise hold a worker for minutes."""
+    async with serving() as server:
+        error = await check(server, json.dumps(HEAVY[name]).encode(), "messages")
+        assert "characters of text" in error["message"] and error["code"] == "context_length_exceeded"
+
+
+async def test_swarms_of_values_are_refused_by_their_separators() -> None:
+    async with serving() as server:
+        body = {"messages": [USER], "metadata": {"a": [[]] * 600_000}}
+        assert "over 500000 values" in (await check(server, json.dumps(body).encode(), None))["message"]

@@ -18,7 +18,7 @@ from luce.errors import RequestError
 from luce.http.json_body import decode_object, typed
 from luce.http.openai.chat_request import ChatRequest
 from luce.http.openai.images import picture_bytes
-from luce.http.openai.room import answer_room, refuse_hopeless, refuse_too_large
+from luce.http.openai.room import answer_room, refuse_hopeless, refuse_too_large, refuse_too_much_text
 from luce.http.openai.unsupported import refuse_unsupported
 from luce.http.options import HttpOptions
 from luce.sampling.parameters import SamplingParams, parse_logit_bias
@@ -56,13 +56,14 @@ def prepare_chat(body: bytes, model: LoadedModel, options: HttpOptions) -> ChatJ
     request = typed(raw, ChatRequest)
     check_model(request.model, model, options)
     refuse_unsupported(request)
+    context = model.engine.capabilities.max_context
+    refuse_too_much_text(raw, context)
     conversation = normalise(raw["messages"])
     field, wanted = _wanted_tokens(request)
     params = _sampling(request, model)
     params.validate(model.tokenizer.num_token_ids)
     stop = _stop_strings(request.stop)
 
-    context = model.engine.capabilities.max_context
     refuse_hopeless(conversation.messages, model.tokenizer, context)
     references = conversation.images
     if references and not model.engine.capabilities.images:

@@ -9,7 +9,7 @@ from typing import Any
 from luce.errors import RequestError
 from luce.text.tokenizer import Tokenizer
 
-__all__ = ["answer_room", "refuse_hopeless", "refuse_too_large"]
+__all__ = ["answer_room", "refuse_hopeless", "refuse_too_large", "refuse_too_much_text"]
 
 SHRINK = 3
 """Normalisation to NFC can make text up to three times shorter in bytes (three Hangul letters become one syllable)."""
@@ -72,6 +72,38 @@ def refuse_too_large(image_tokens: int, context: int) -> None:
         raise RequestError(
             f"the pictures alone take {image_tokens} tokens; the context holds {context} "
             "and the answer needs at least 1",
+            field="messages",
+            code="context_length_exceeded",
+        )
+
+
+CHARACTERS, CHARACTERS_PER_TOKEN = 16_384, 32
+"""Text that is looked at, at most: far more than a context holds (about four characters a token)."""
+
+
+def refuse_too_much_text(body: Mapping[str, Any], context: int) -> None:
+    """Refuse bodies whose messages and tools hold far more text than the context, before any of it is worked on.
+
+    Text of earlier answers counts too, although a template may leave some of it out: it is parsed, guarded and
+    rendered all the same, at some 100 KB a second and a worker. Addresses of pictures do not count.
+
+    Raises:
+        RequestError: code ``context_length_exceeded``.
+    """
+    most = CHARACTERS + CHARACTERS_PER_TOKEN * context
+    size, waiting = 0, [body.get(name) for name in ("messages", "tools", "chat_template_kwargs")]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, str):
+            size += len(value)
+        elif isinstance(value, list):
+            waiting += value
+        elif isinstance(value, dict):
+            size += sum(map(len, value))
+            waiting += [item for name, item in value.items() if name != "image_url"]
+    if size > most:
+        raise RequestError(
+            f"messages and tools hold {size} characters of text; at most {most} are taken for a context of {context}",
             field="messages",
             code="context_length_exceeded",
         )
