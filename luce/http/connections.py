@@ -11,6 +11,8 @@ Hypercorn's own ``serve`` is replaced, its connection class extended, for these 
   (TCP_USER_TIMEOUT, set on the listening socket).
 * An error inside one connection (trio's BusyResourceError, when a close meets a send) escapes from Hypercorn and takes
   all others down. Here it ends its own connection.
+* After a request that is not HTTP the connection is closed, but Hypercorn's idle task lives on for the whole
+  keep-alive time. Here it ends when there is nothing more to read.
 """
 
 from __future__ import annotations
@@ -87,6 +89,10 @@ class _Connection(TCPServer):
             log.exception("a connection failed")
         finally:
             await trio.aclose_forcefully(stream)
+
+    async def _read_data(self) -> None:
+        await super()._read_data()
+        await self.idle_task.stop()
 
 
 async def _watch(stream: trio.SocketStream, connection: trio.CancelScope) -> None:

@@ -9,6 +9,7 @@ import struct
 from typing import Any
 
 import httpx
+import psutil
 import pytest
 import trio
 
@@ -287,3 +288,30 @@ async def test_other_library_sees_plain_http() -> None:
             assert (await client.get("/nope")).status_code == 404
             assert (await client.post("/v1/chat/completions", json={})).status_code == 400
             assert (await client.post("/v1/chat/completions", json={"messages": HI})).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "nonsense",
+    [
+        b"X\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
+    ],
+    ids=["garbage", "TLS", "no host", "two lengths"],
+)
+async def test_what_is_not_http_holds_nothing_once_its_connection_is_closed(nonsense: bytes) -> None:
+    """Its idle task and its watch used to stay for the keep-alive time: a few hundred of them locked everyone out."""
+    process = psutil.Process()
+    async with serving() as server:
+        async with await server.connect() as connection:
+            await connection.send_all(nonsense)
+            await read_to_end(connection)
+        await trio.sleep(0.1)
+        open_files, tasks = process.num_fds(), trio.lowlevel.current_statistics().tasks_living
+        for _ in range(20):
+            async with await server.connect() as connection:
+                await connection.send_all(nonsense)
+                await read_to_end(connection)
+        await until(lambda: process.num_fds() <= open_files + 2)
+        await until(lambda: trio.lowlevel.current_statistics().tasks_living <= tasks + 2)
