@@ -7,7 +7,7 @@ from typing import Any
 
 from luce.errors import ModelFileError
 from luce.weights.fields import Fields
-from luce.weights.json_file import read_json_object, read_json_object_if_present, read_text
+from luce.weights.json_file import is_listed, read_json_object, read_json_object_if_present, read_text
 from luce.weights.sources import (
     MAX_TEMPLATE_CHARS,
     ChatTemplateSource,
@@ -25,7 +25,7 @@ MAX_PIXELS = 1 << 40
 def hf_tokenizer(folder: Path) -> TokenizerSource | None:
     """The tokenizer files; None without ``tokenizer.json``."""
     path = folder / "tokenizer.json"
-    if not path.exists():
+    if not is_listed(path):
         return None
     added_path = folder / "added_tokens.json"
     added = Fields(added_path, read_json_object_if_present(added_path))
@@ -43,7 +43,7 @@ def hf_tokenizer(folder: Path) -> TokenizerSource | None:
 def hf_chat_template(folder: Path) -> ChatTemplateSource | None:
     """``chat_template.jinja``, else ``chat_template.json``, else ``tokenizer_config.json``."""
     path = folder / "chat_template.jinja"
-    if path.exists():
+    if is_listed(path):
         return chat_template(path, read_text(path))
     for name in ("chat_template.json", "tokenizer_config.json"):
         path = folder / name
@@ -109,7 +109,7 @@ def _optional(fields: Fields, name: str, low: float, high: float) -> float | Non
 def hf_preprocessor(folder: Path) -> PreprocessorSource | None:
     """``preprocessor_config.json`` or the ``image_processor`` member of ``processor_config.json``."""
     path = folder / "preprocessor_config.json"
-    if path.exists():
+    if is_listed(path):
         return _preprocessor(Fields(path, read_json_object(path)))
     path = folder / "processor_config.json"
     fields = Fields(path, read_json_object_if_present(path))

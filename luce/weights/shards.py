@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from luce.errors import ModelFileError
 from luce.weights.gguf_file import open_gguf
-from luce.weights.json_file import read_json_object
+from luce.weights.json_file import is_listed, read_json_object
 from luce.weights.safetensors_file import open_safetensors
 from luce.weights.tensor_file import MappedTensors, TensorFile, TensorInfo
 
@@ -66,9 +66,9 @@ def open_safetensors_model(folder: Path) -> TensorFile:
         tensor).
     """
     single, index = folder / "model.safetensors", folder / INDEX_NAME
-    if single.exists():
+    if is_listed(single):
         return open_safetensors(single)
-    if index.exists():
+    if is_listed(index):
         return _open_indexed(index)
     found = sorted(folder.glob("*.safetensors"))
     if len(found) == 1:

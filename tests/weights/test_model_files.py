@@ -200,3 +200,22 @@ def test_only_short_printable_names_are_shown(name: str, shown: str, tmp_path: P
     model = random_model(TinyShape(vision=False))
     write_gguf(tmp_path, model, metadata=gguf_metadata(model) | {"general.name": name})
     assert resolve_model(tmp_path).name == shown
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "generation_config.json",
+        "tokenizer_config.json",
+        "tokenizer.json",
+        "preprocessor_config.json",
+        "model.safetensors",
+    ],
+)
+def test_a_link_that_leads_nowhere_is_not_an_absent_file(name: str, tmp_path: Path) -> None:
+    """A download that broke off leaves such links; taking the file for absent would change defaults silently."""
+    folder = write_hf(tmp_path / "hf", random_model())
+    (folder / name).unlink(missing_ok=True)
+    (folder / name).symlink_to(tmp_path / "blobs" / "gone")
+    with pytest.raises(ModelFileError, match=name):
+        resolve_model(folder)
