@@ -7,6 +7,7 @@ metadata is ignored; broken pixels are an error.
 from __future__ import annotations
 
 import io
+import warnings
 from typing import NoReturn
 
 import attrs
@@ -23,6 +24,9 @@ MAX_ASPECT = 200
 """Longer side over shorter side; beyond it the preprocessor of this family refuses a picture."""
 MAX_SCANS = 100
 """Scans of a progressive JPEG; each one costs a pass over the whole picture, and encoders write about ten."""
+
+# Broken metadata is ignored by rule; Pillow says so once per tag, and one request can hold a megabyte of it.
+warnings.filterwarnings("ignore", category=UserWarning, module=r"PIL\.TiffImagePlugin")
 
 _ORIENTATION = 0x0112
 _TURNS = {

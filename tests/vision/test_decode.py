@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import struct
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -219,6 +221,21 @@ def test_broken_exif_is_ignored(payload: bytes) -> None:
     chunk = png_chunk(b"eXIf", payload.removeprefix(b"Exif\0\0"))
     data = encode(PICTURE)
     assert np.array_equal(decode_image(data[:33] + chunk + data[33:]), PICTURE)
+
+
+def test_broken_exif_says_nothing_on_standard_error() -> None:
+    """In a process of its own: pytest has its own idea of warnings."""
+    data = jpeg_with_app1(b"Exif\0\0MM\0*\0\0\0\x08\0\x01\x01\x12\0\x03")
+    ask = "import sys; from {}; decode(sys.stdin.buffer.read())"
+    noisy = "PIL import Image; import io; decode = lambda data: Image.open(io.BytesIO(data)).getexif()"
+    for code, said in (
+        (ask.format(noisy), True),
+        (ask.format("luce.vision.decode import decode_image as decode"), False),
+    ):
+        run = subprocess.run(
+            [sys.executable, "-c", code], input=data, capture_output=True, timeout=60, check=True
+        )
+        assert (b"Corrupt EXIF" in run.stderr) is said, run.stderr
 
 
 REAL = [
