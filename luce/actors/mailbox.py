@@ -55,9 +55,6 @@ class Turn:
         self.waker = Waker()
         """Woken when the count falls to zero. The step loop sleeps here, and its mailbox wakes it here too."""
 
-    def added(self) -> None:
-        self.pending += 1
-
     def handled(self) -> None:
         self.pending -= 1
         assert self.pending >= 0, "a message was handled twice"

@@ -301,18 +301,12 @@ class StepLoop:
         if self.waiting.pop(request.order, None) is not None:
             request.mailbox.put(Plain("retired"))
             return
-        slot = self._slot_of(request)
+        slot = request.slot  # set before anything else of a grant is handled
         if slot is None:
             request.mailbox.put(Plain("retired"))
             return
         self._retiring.add(slot)
         self._release_if_still(slot)
-
-    def _slot_of(self, request: Request) -> int | None:
-        for slot, running in self.running.items():
-            if running is request:
-                return slot
-        return None
 
     def _release_if_still(self, slot: int) -> None:
         request = self.running[slot]

@@ -3,35 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
 
 import attrs
-import numpy as np
-import numpy.typing as npt
 
 from luce.actors.token_buffer import Delta, End, TokenBuffer
-from luce.engines.seam import ImageSpan, PatchImage
+from luce.engines.loaded import PreparedPrompt
+from luce.engines.seam import PatchImage
 from luce.sampling.parameters import SamplingParams
 
-__all__ = ["Handle", "PromptRows", "Submission"]
-
-
-class PromptRows(Protocol):
-    """A prompt in rows, as an engine family's prompt builder makes it."""
-
-    @property
-    def token_ids(self) -> npt.NDArray[np.int32]:
-        """[T]; image pads expanded."""
-
-    @property
-    def positions(self) -> npt.NDArray[np.int32]:
-        """[3, T]."""
-
-    @property
-    def rope_delta(self) -> int: ...
-
-    @property
-    def spans(self) -> tuple[ImageSpan, ...]: ...
+__all__ = ["Handle", "Submission"]
 
 
 @attrs.frozen(eq=False)
@@ -40,7 +20,7 @@ class Submission:
 
     id: str
     """User-visible request id."""
-    prompt: PromptRows
+    prompt: PreparedPrompt
     images: tuple[PatchImage, ...]
     params: SamplingParams
     """Validated, seed resolved, max_tokens already bounded by the context."""

@@ -16,13 +16,15 @@ __all__ = ["GenerationDefaults", "LoadedModel", "PreparedPrompt", "Preparer"]
 
 
 class PreparedPrompt(Protocol):
-    """See :class:`luce.actors.submission.PromptRows`; made by the engine family's prompt builder."""
+    """A prompt in rows, as an engine family's prompt builder makes it."""
 
     @property
-    def token_ids(self) -> npt.NDArray[np.int32]: ...
+    def token_ids(self) -> npt.NDArray[np.int32]:
+        """[T]; image pads expanded."""
 
     @property
-    def positions(self) -> npt.NDArray[np.int32]: ...
+    def positions(self) -> npt.NDArray[np.int32]:
+        """[3, T]."""
 
     @property
     def rope_delta(self) -> int: ...

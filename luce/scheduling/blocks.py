@@ -7,7 +7,7 @@ pressure ladder; the invariant ``free + held = total`` is theirs too (design-not
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 __all__ = ["BlockPool", "blocks_for"]
 
@@ -72,10 +72,6 @@ class BlockPool:
         del self._tables[slot]
         self._free.extend(reversed(held))
         return len(held)
-
-    def holdings(self) -> Mapping[int, int]:
-        """Blocks held per slot, for status and checks."""
-        return {slot: len(held) for slot, held in self._held.items()}
 
     def check_integrity(self, live_slots: Iterable[int] | None = None) -> None:
         """free + held = total, no block twice, reservations add up; called whenever the loop goes idle."""
