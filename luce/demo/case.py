@@ -1,5 +1,7 @@
 """One task case: a conversation in OpenAI chat form and the one right answer."""
 
+import json
+from hashlib import blake2b
 from typing import Any
 
 import attrs
@@ -15,6 +17,7 @@ class Case:
 
     `messages` hold `{"type": "image"}` parts, one for each of `charts` in order.  `answer` is the visible
     text, with a tool call in its XML form.  `reasoning` is the text of the think block, None when thinking is off.
+    `about` tells apart the cases of a task whose answers alone do not: terms of a sum, a text to recall from.
     """
 
     task: str
@@ -23,6 +26,15 @@ class Case:
     charts: tuple[Chart, ...] = ()
     tools: list[dict[str, Any]] | None = None
     reasoning: str | None = None
+    about: str = ""
+
+    @property
+    def for_tests_only(self) -> bool:
+        """Whether training must not see this case: one in eight, whatever the wording of the question."""
+        earlier = [message for message in self.messages if message["role"] not in ("system", "user")]
+        shown = [attrs.astuple(chart) for chart in self.charts]
+        subject = json.dumps([self.about, earlier, shown, self.reasoning, self.answer])
+        return blake2b(subject.encode(), digest_size=1).digest()[0] % 8 == 0
 
     @property
     def enable_thinking(self) -> bool:

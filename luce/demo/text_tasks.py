@@ -75,33 +75,26 @@ def recall(rng: Random, test: bool, length: int | None = None) -> Case:
     question = pick(rng, (f"What is the code of the {key}?", f"Which code does the {key} have?"))
     body = " ".join(filler)
     if rng.random() < 0.5:
-        return Case("recall", [user(f"{body}\n\n{question}")], facts[key])
+        return Case("recall", [user(f"{body}\n\n{question}")], facts[key], about=body)
     opening = pick(rng, ("Remember this.", "Read this."))
     messages = [user(f"{opening} {body}"), assistant("OK."), user(question)]
-    return Case("recall", messages, facts[key])
+    return Case("recall", messages, facts[key], about=body)
 
 
-def _held_out(a: int, b: int, sign: str) -> bool:
-    """Whether a sum is kept for testing: one in eight."""
-    return (a * 7 + b * 3 + ord(sign)) % 8 == 0
-
-
-def _operands(rng: Random, test: bool, most: int, signs: str) -> tuple[int, int, str]:
-    while True:
-        sign = pick(rng, signs)
-        a, b = rng.randrange(most), rng.randrange(most)
-        if sign == "-" and a < b:
-            a, b = b, a
-        if _held_out(a, b, sign) == test:
-            return a, b, sign
+def _operands(rng: Random, most: int) -> tuple[int, int, str]:
+    sign = pick(rng, "+-")
+    a, b = rng.randrange(most), rng.randrange(most)
+    if sign == "-" and a < b:
+        a, b = b, a
+    return a, b, sign
 
 
 def arithmetic(rng: Random, test: bool) -> Case:
-    """Sums and differences of numbers below 100; the tested pairs are never trained on."""
-    a, b, sign = _operands(rng, test, 100, "+-")
+    """Sums and differences of numbers below 100."""
+    a, b, sign = _operands(rng, 100)
     value = a + b if sign == "+" else a - b
     question = pick(rng, (f"What is {a} {sign} {b}?", f"{a} {sign} {b} = ?", f"Compute {a} {sign} {b}."))
-    return Case("arithmetic", [user(question)], str(value))
+    return Case("arithmetic", [user(question)], str(value), about=f"{a} {sign} {b}")
 
 
 def _digits(number: int) -> list[int]:
@@ -127,7 +120,7 @@ def worked(a: int, b: int, sign: str) -> str:
 
 def arithmetic_think(rng: Random, test: bool) -> Case:
     """Sums and differences of numbers below 1,000 worked out in a think block."""
-    a, b, sign = _operands(rng, test, 1000, "+-")
+    a, b, sign = _operands(rng, 1000)
     value = a + b if sign == "+" else a - b
     question = pick(rng, (f"What is {a} {sign} {b}?", f"{a} {sign} {b} = ?", f"Compute {a} {sign} {b}."))
     reasoning = f"{a} {sign} {b}\n{worked(a, b, sign)}"

@@ -1,6 +1,7 @@
-"""Trains the demo model within a wall-clock budget.  Needs one CUDA GPU; about 17 minutes on an H200.
+"""Trains the demo model within a wall-clock budget, on one CUDA GPU or on several of one host.
 
     python -m tools.demo_model.train --out DIR --seconds 540 [--checkpoint FILE] [--decay-from 0.7]
+    torchrun --nproc-per-node 2 -m tools.demo_model.train ...
 
 The learning rate warms up, stays, and falls linearly to zero from `--decay-from` of the budget on (a value of 1 or
 more leaves it up, for a run that is to be resumed).  Every case is drawn anew.  DIR gets the weights as safetensors
@@ -9,23 +10,28 @@ shards and report.json with the share of exact answers for each task.
 
 import argparse
 import json
+import os
 import time
 from multiprocessing import Pool
 from pathlib import Path
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.utils.data import DataLoader
 
 from luce.demo.tasks import GOALS, SCORED
 from tools.demo_model import layers
-from tools.demo_model.data import NAMES, SHARES, Example, Stream, collate, grouped, held_out
+from tools.demo_model.data import KEPT, NAMES, SHARES, Example, Stream, collate, grouped, held_out
 from tools.demo_model.model import Batch, DemoModel
 from tools.demo_model.muon import Muon
 
 MTP_SHARE = 0.2
+
+# Share of exact answers, and of right second tokens of the MTP block, for each task.
+Result = dict[str, tuple[float, float]]
 
 
 def quantised(name: str, x: Tensor) -> Tensor:
@@ -42,8 +48,8 @@ def quantised(name: str, x: Tensor) -> Tensor:
 
 def evaluate(
     model: DemoModel, examples: list[Example], tokens: int, device: torch.device, *, fast: bool
-) -> dict[str, tuple[float, float]]:
-    """Share of exact answers, and of right second tokens of the MTP block, for each task.
+) -> Result:
+    """The result of every task.
 
     An answer is exact when the greedy token is right at every place of it given the places before, which is the same
     as greedy decoding giving exactly that answer.
@@ -65,10 +71,53 @@ def evaluate(
     return {task: (float(np.mean(exact[task])), float(np.mean(second[task]))) for task in exact}
 
 
+class Ranks:
+    """The processes that train together, one a GPU; a single one when torchrun did not start us."""
+
+    def __init__(self, device: str) -> None:
+        self.count = int(os.environ.get("WORLD_SIZE", "1"))
+        self.rank = int(os.environ.get("RANK", "0"))
+        self.device = torch.device(device)
+        if self.count > 1:
+            if device == "cuda":
+                self.device = torch.device("cuda", self.rank)
+                torch.cuda.set_device(self.device)
+            dist.init_process_group("nccl" if device == "cuda" else "gloo")
+            # What the processes agree on between steps must not wait for the GPU.
+            self.talk = dist.new_group(backend="gloo")
+
+    @property
+    def first(self) -> bool:
+        return self.rank == 0
+
+    def agree(self, *values: float) -> list[float]:
+        """The first process' values."""
+        if self.count == 1:
+            return list(values)
+        shared = torch.tensor(values, dtype=torch.float64)
+        dist.broadcast(shared, 0, group=self.talk)
+        return shared.tolist()
+
+    def average(self, x: Tensor) -> None:
+        if self.count > 1:
+            dist.all_reduce(x)
+            x /= self.count
+
+    def gathered(self, result: Result) -> Result:
+        """The parts of a result put together; a task's cases are all with one process."""
+        parts: list[Result] = [{}] * self.count
+        if self.count == 1:
+            return result
+        dist.all_gather_object(parts, result, group=self.talk)
+        merged = {task: value for part in parts for task, value in part.items()}
+        return {task: merged[task] for task in NAMES if task in merged}
+
+
 class Trainer:
-    def __init__(self, args: argparse.Namespace) -> None:
+    def __init__(self, args: argparse.Namespace, ranks: Ranks) -> None:
         self.args = args
-        self.device = torch.device(args.device)
+        self.ranks = ranks
+        self.device = ranks.device
         self.tokens = args.tokens
         if self.device.type == "cuda":
             # One stream for everything, since a graph can only be captured on a stream that is not the default.
@@ -105,9 +154,11 @@ class Trainer:
             for group in optimizer.param_groups:
                 group["peak"] = group["lr"]
         self.params = list(named.values())
-        for p in self.params:
-            p.grad = torch.zeros_like(p)
-        self.grads = [p.grad for p in self.params]
+        # One array, so that averaging over the processes is one call.
+        self.gradient = torch.zeros(sum(p.numel() for p in self.params), device=self.device)
+        parts = self.gradient.split([p.numel() for p in self.params])
+        for p, part in zip(self.params, parts, strict=True):
+            p.grad = part.view_as(p)
         self.average = {n: p.detach().clone() for n, p in named.items()}
         self.mix = torch.tensor([SHARES[n] for n in NAMES]).share_memory_()
         self.graphs: dict[int, tuple[torch.cuda.CUDAGraph, Batch, Tensor]] = {}
@@ -132,7 +183,7 @@ class Trainer:
             optimizer.load_state_dict(saved)
 
     def forward_backward(self, batch: Batch, rows: int) -> Tensor:
-        torch._foreach_zero_(self.grads)
+        self.gradient.zero_()
         with torch.autocast(self.device.type, torch.bfloat16):
             main, after = self.model.losses(batch, rows)
             loss = main + MTP_SHARE * after
@@ -150,7 +201,9 @@ class Trainer:
                 self.forward_backward(static, rows)
             torch.cuda.synchronize()
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, pool=self.pool, stream=torch.cuda.current_stream()):
+            # Other threads may call CUDA meanwhile: those that pin batches and those that watch over NCCL.
+            stream = torch.cuda.current_stream()
+            with torch.cuda.graph(graph, pool=self.pool, stream=stream, capture_error_mode="thread_local"):
                 losses = self.forward_backward(static, rows)
             self.graphs[length] = (graph, static, losses)
         graph, static, losses = self.graphs[length]
@@ -167,6 +220,7 @@ class Trainer:
 
     def step(self, length: int, batch: Batch, fraction: float) -> Tensor:
         losses = self.gradients(length, batch)
+        self.ranks.average(self.gradient)
         norm = torch.nn.utils.clip_grad_norm_(self.params, 1.0)
         rate = self.rate(fraction)
         for optimizer in self.optimizers:
@@ -187,28 +241,30 @@ class Trainer:
                 p.copy_(quantised(name, self.average[name]) if quantise else self.average[name])
         return model
 
-    def remix(self, result: dict[str, tuple[float, float]]) -> None:
+    def remix(self, result: Result) -> None:
         """Draw more of what is still wrong."""
         for i, name in enumerate(NAMES):
             wrong = 1 - result[name][0] if name in result else 0.0
-            self.mix[i] = SHARES[name] * (0.25 + min(1.0, 8 * wrong) + wrong)
+            self.mix[i] = KEPT[name] + SHARES[name] * (min(1.0, 8 * wrong) + wrong)
 
 
-def table(result: dict[str, tuple[float, float]]) -> str:
+def table(result: Result) -> str:
     return " ".join(f"{task}={100 * exact:.1f}" for task, (exact, _) in result.items())
 
 
 def final_report(trainer: Trainer, cases: int, quantise: bool) -> dict[str, object]:
     """Exact answers on the fixed test cases, in float32 without tf32."""
+    ranks = trainer.ranks
     with Pool(trainer.args.workers) as pool:
-        drawn = pool.starmap(_final_cases, [(task, cases) for task in SCORED], chunksize=1)
+        mine = [(task, cases) for task in SCORED[ranks.rank :: ranks.count]]
+        drawn = pool.starmap(_final_cases, mine, chunksize=1)
     torch.set_float32_matmul_precision("highest")
     layers.set_compiling(False)
     model = trainer.averaged(quantise)
     examples = [e for part in drawn for e in part]
     with torch.no_grad():
-        result = evaluate(model, examples, trainer.tokens, trainer.device, fast=False)
-    for task, (exact, second) in result.items():
+        result = ranks.gathered(evaluate(model, examples, trainer.tokens, trainer.device, fast=False))
+    for task, (exact, second) in result.items() if ranks.first else ():
         print(
             f"{task:18s} {100 * exact:6.2f} goal {100 * GOALS[task]:.0f}  mtp {100 * second:5.1f}"
             f"{'' if exact >= GOALS[task] else '  BELOW'}",
@@ -258,7 +314,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=14)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--run", type=int, default=0, help="number of the run: other runs draw other cases")
-    parser.add_argument("--dev", type=int, default=64, help="dev cases a task")
+    parser.add_argument("--dev", type=int, default=128, help="dev cases a task")
     parser.add_argument("--every", type=float, default=60, help="seconds between evaluations")
     parser.add_argument("--cases", type=int, default=1000, help="test cases a task at the end, 0 for none")
     parser.add_argument("--device", default="cuda")
@@ -271,8 +327,9 @@ def main() -> None:
     args.out.mkdir(parents=True, exist_ok=True)
     torch.set_float32_matmul_precision("high")
     layers.set_compiling(not args.no_compile)
-    trainer = Trainer(args)
-    stream = Stream(trainer.mix, args.tokens, args.run)
+    ranks = Ranks(args.device)
+    trainer = Trainer(args, ranks)
+    stream = Stream(trainer.mix, args.tokens, args.run * ranks.count + ranks.rank)
     loader = iter(
         DataLoader(
             stream,
@@ -282,14 +339,23 @@ def main() -> None:
             pin_memory=args.device == "cuda",
         )
     )
-    dev = [e for task in SCORED for e in held_out(task, args.dev, final=False)] if args.dev else []
-    print(f"set up in {time.monotonic() - began:.1f} s, {len(dev)} dev cases", flush=True)
+    dev = [e for task in SCORED[ranks.rank :: ranks.count] for e in held_out(task, args.dev, final=False)]
+
+    def say(text: str) -> None:
+        if ranks.first:
+            print(text, flush=True)
+
+    say(f"set up in {time.monotonic() - began:.1f} s, {len(dev)} dev cases a process")
     last_eval = time.monotonic()
     recent: list[Tensor] = []
     lengths: dict[int, int] = {}
     waited = 0.0
     marked = time.monotonic()
-    while (elapsed := time.monotonic() - began) < args.seconds and trainer.step_count < args.steps:
+    while trainer.step_count < args.steps:
+        now = time.monotonic()
+        elapsed, since_eval = ranks.agree(now - began, now - last_eval)
+        if elapsed >= args.seconds:
+            break
         before = time.monotonic()
         length, batch = next(loader)
         waited += time.monotonic() - before
@@ -298,29 +364,33 @@ def main() -> None:
         if trainer.step_count in (10, 50) or trainer.step_count % 250 == 0:
             main_loss, after, norm = torch.stack(recent[-100:]).mean(0).tolist()
             now = time.monotonic()
-            print(
+            say(
                 f"step {trainer.step_count} t {elapsed:.0f} loss {main_loss:.4f} mtp {after:.4f} norm {norm:.2f} "
-                f"ms/step {(now - marked) / len(recent) * 1e3:.1f} waited {waited:.1f} lengths {lengths}",
-                flush=True,
+                f"ms/step {(now - marked) / len(recent) * 1e3:.1f} waited {waited:.1f} lengths {lengths}"
             )
             recent, waited, marked = [], 0.0, time.monotonic()
-        if dev and time.monotonic() - last_eval > args.every:
-            result = evaluate(trainer.averaged(False), dev, args.tokens, trainer.device, fast=True)
+        if dev and since_eval > args.every:
+            part = evaluate(trainer.averaged(False), dev, args.tokens, trainer.device, fast=True)
+            result = ranks.gathered(part)
             trainer.remix(result)
-            print(
-                f"dev at {time.monotonic() - began:.0f} s step {trainer.step_count}: {table(result)}",
-                flush=True,
-            )
+            say(f"dev at {time.monotonic() - began:.0f} s step {trainer.step_count}: {table(result)}")
             marked, recent, waited = time.monotonic(), [], 0.0
             last_eval = time.monotonic()
-    print(f"trained {trainer.step_count} steps in {time.monotonic() - began:.0f} s", flush=True)
-    save(trainer, args.out)
-    if args.checkpoint:
-        trainer.save(args.checkpoint)
+    say(f"trained {trainer.step_count} steps in {time.monotonic() - began:.0f} s")
+    if ranks.first:
+        save(trainer, args.out)
+        if args.checkpoint:
+            trainer.save(args.checkpoint)
     del loader
     if args.cases:
-        report = final_report(trainer, args.cases, quantise=True) | {"steps": trainer.step_count}
-        (args.out / "report.json").write_text(json.dumps(report, indent=1))
+        report = final_report(trainer, args.cases, quantise=True) | {
+            "steps": trainer.step_count,
+            "processes": ranks.count,
+        }
+        if ranks.first:
+            (args.out / "report.json").write_text(json.dumps(report, indent=1))
+    if ranks.count > 1:
+        dist.destroy_process_group()
 
 
 if __name__ == "__main__":
