@@ -313,7 +313,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=32768)
     parser.add_argument("--workers", type=int, default=14)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--run", type=int, default=0, help="number of the run: other runs draw other cases")
+    parser.add_argument("--part", type=int, default=0, help="other parts of a training draw other cases")
     parser.add_argument("--dev", type=int, default=128, help="dev cases a task")
     parser.add_argument("--every", type=float, default=60, help="seconds between evaluations")
     parser.add_argument("--cases", type=int, default=1000, help="test cases a task at the end, 0 for none")
@@ -329,7 +329,7 @@ def main() -> None:
     layers.set_compiling(not args.no_compile)
     ranks = Ranks(args.device)
     trainer = Trainer(args, ranks)
-    stream = Stream(trainer.mix, args.tokens, args.run * ranks.count + ranks.rank)
+    stream = Stream(trainer.mix, args.tokens, args.part * ranks.count + ranks.rank)
     loader = iter(
         DataLoader(
             stream,
