@@ -1,15 +1,18 @@
 """Every error luce raises on purpose, as one small hierarchy.
 
 Input always ends in one of these; anything else that escapes is a bug. The HTTP layer maps them to status codes,
-the command line to one clear line and an exit code.
+the command line to one clear line and an exit code. What a file or a library gave goes into a message through
+:func:`quoted` or :func:`reason`, so that the line stays short and printable whatever it was.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from reprlib import Repr
 
 __all__ = [
+    "MAX_QUOTED",
     "CapacityError",
     "ChartError",
     "ConfigError",
@@ -18,7 +21,40 @@ __all__ = [
     "LuceError",
     "ModelFileError",
     "RequestError",
+    "quoted",
+    "reason",
 ]
+
+MAX_QUOTED = 100
+"""The longest tensor names of the models served have about 65."""
+MAX_REASON = 200
+
+_repr = Repr()
+_repr.fillvalue = "…"
+_repr.maxlevel = 2
+_repr.maxstring = _repr.maxother = _repr.maxlong = MAX_QUOTED
+
+
+def quoted(value: object) -> str:
+    """A value from outside as messages show it: like its ``repr``, printable, at most :data:`MAX_QUOTED` characters."""
+    try:
+        text = _repr.repr(value)
+    except ValueError:  # Python writes out no integer of more than some thousand digits
+        text = f"a huge {type(value).__name__}"
+    return _printable(text if len(text) <= MAX_QUOTED else text[: MAX_QUOTED - 1] + "…")
+
+
+def reason(error: BaseException) -> str:
+    """What a library's or the system's error says: one printable line of at most :data:`MAX_REASON` characters."""
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply"
+    said = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    lines = said.split("\n", 1)
+    return _printable(lines[0].strip()[:MAX_REASON]) or type(error).__name__
+
+
+def _printable(text: str) -> str:
+    return text if text.isprintable() else "".join(one if one.isprintable() else "\ufffd" for one in text)
 
 
 class LuceError(Exception):
@@ -57,7 +93,7 @@ class ModelFileError(LuceError):
     def __init__(self, path: str | os.PathLike[str], message: str, *, tensor: str | None = None) -> None:
         self.path = os.fspath(path)
         self.tensor = tensor
-        where = f"{self.path}: tensor {tensor!r}" if tensor is not None else self.path
+        where = f"{self.path}: tensor {quoted(tensor)}" if tensor is not None else self.path
         super().__init__(f"{where}: {message}")
 
 

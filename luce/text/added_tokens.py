@@ -7,7 +7,7 @@ from pathlib import Path
 
 import attrs
 
-from luce.errors import ModelFileError
+from luce.errors import ModelFileError, quoted
 
 __all__ = ["MAX_ID", "NEVER_SKIPPED", "AddedToken", "AddedTokens"]
 
@@ -47,33 +47,34 @@ class AddedTokens:
         """
         content = entry.get("content") if isinstance(entry, dict) else None
         if not isinstance(entry, dict) or not isinstance(content, str) or not content:
-            raise ModelFileError(path, f"added token {index!r} has no text")
+            raise ModelFileError(path, f"added token {quoted(index)} has no text")
         if not isinstance(index, int) or isinstance(index, bool) or not 0 <= index < MAX_ID:
-            raise ModelFileError(path, f"added token {content!r} has the id {index!r}")
+            raise ModelFileError(path, f"added token {quoted(content)} has the id {quoted(index)}")
         if not _is_unicode(content):
             raise ModelFileError(path, f"added token {index} is no valid Unicode text")
         if any(entry.get(flag) for flag in ("lstrip", "rstrip", "single_word")):
             raise ModelFileError(
-                path, f"added token {content!r} sets lstrip, rstrip or single_word; not supported"
+                path, f"added token {quoted(content)} sets lstrip, rstrip or single_word; not supported"
             )
         earlier = self._by_text.get(content)
         if earlier is not None and earlier.id != index:
             raise ModelFileError(
-                path, f"added token {content!r} has id {index} here and {earlier.id} elsewhere"
+                path, f"added token {quoted(content)} has id {index} here and {earlier.id} elsewhere"
             )
         other = self._by_id.get(index)
         if other is not None and other.text != content:
             raise ModelFileError(
-                path, f"id {index} is added token {content!r} here and {other.text!r} elsewhere"
+                path, f"id {index} is added token {quoted(content)} here and {quoted(other.text)} elsewhere"
             )
         if self._vocab.get(content, index) != index:
             raise ModelFileError(
-                path, f"added token {content!r} has id {index}, in the vocabulary {self._vocab[content]}"
+                path,
+                f"added token {quoted(content)} has id {index}, in the vocabulary {self._vocab[content]}",
             )
         if self._vocab_texts.get(index, content) != content:
             raise ModelFileError(
                 path,
-                f"id {index} is {content!r} here and {self._vocab_texts[index]!r} in the vocabulary",
+                f"id {index} is {quoted(content)} here and {quoted(self._vocab_texts[index])} in the vocabulary",
             )
         default = earlier.special if earlier is not None else False
         special = bool(entry.get("special", default)) and content not in NEVER_SKIPPED

@@ -15,7 +15,7 @@ from jinja2 import Template
 from jinja2.exceptions import TemplateSyntaxError
 from jinja2.meta import find_undeclared_variables
 
-from luce.errors import ModelFileError, RequestError
+from luce.errors import ModelFileError, RequestError, reason
 from luce.text.guard import GuardRules
 from luce.text.messages import plain_json
 from luce.text.template_budget import Budget, TemplateLimitError, limited
@@ -74,7 +74,7 @@ class ChatTemplate:
         try:
             self.render([{"role": "user", "content": "Hi"}])
         except RequestError as error:
-            raise self._fault(f"cannot render a plain conversation: {error.message}") from None
+            raise self._fault(f"cannot render a plain conversation: {reason(error)}") from None
 
     def render(
         self,
@@ -126,9 +126,7 @@ class ChatTemplate:
                 reads = find_undeclared_variables(environment.parse(self.source.text))
                 return template, frozenset(reads)
         except TemplateSyntaxError as error:
-            raise self._fault(f"line {error.lineno}: {error.message}") from None
-        except RecursionError:
-            raise self._fault("is nested too deep") from None
+            raise self._fault(f"line {error.lineno}: {reason(error)}") from None
         except Exception as error:
             raise self._fault(_reason(error)) from None
 
@@ -178,7 +176,4 @@ def _tools(tools: Sequence[Mapping[str, Any]] | None) -> list[Any] | None:
 
 
 def _reason(error: BaseException) -> str:
-    if isinstance(error, RecursionError):
-        return "it is nested too deep"
-    lines = str(error).splitlines() or [""]
-    return f"{type(error).__name__}: {lines[0][:300]}"
+    return reason(error) if isinstance(error, RecursionError) else f"{type(error).__name__}: {reason(error)}"

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 
 from tokenizers import Tokenizer as LibraryTokenizer
 
-from luce.errors import ModelFileError, RequestError
+from luce.errors import ModelFileError, RequestError, reason
 from luce.text.byte_level import to_bytes
 from luce.text.vocabulary import Vocabulary, read_vocabulary
 from luce.weights.sources import TokenizerSource
@@ -120,7 +120,7 @@ class Tokenizer:
         except BaseException as error:
             if not _from_library(error):
                 raise
-            raise RequestError(f"the text cannot be tokenized: {_first_line(error)}", field=field) from None
+            raise RequestError(f"the text cannot be tokenized: {reason(error)}", field=field) from None
 
 
 def check_unicode(text: str, field: str | None) -> None:
@@ -151,7 +151,7 @@ def _build(vocabulary: Vocabulary) -> LibraryTokenizer:
     except BaseException as error:
         if not _from_library(error):
             raise
-        raise ModelFileError(vocabulary.path, f"is no usable tokenizer: {_first_line(error)}") from None
+        raise ModelFileError(vocabulary.path, f"is no usable tokenizer: {reason(error)}") from None
     return library
 
 
@@ -160,7 +160,3 @@ def _from_library(error: BaseException) -> bool:
     :class:`Exception`.
     """
     return isinstance(error, Exception) or type(error).__name__ == "PanicException"
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error) or type(error).__name__).splitlines()[0][:300]

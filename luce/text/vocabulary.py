@@ -14,7 +14,7 @@ from typing import Any
 
 import attrs
 
-from luce.errors import ModelFileError
+from luce.errors import ModelFileError, quoted, reason
 from luce.text.added_tokens import MAX_ID, NEVER_SKIPPED, AddedToken, AddedTokens
 from luce.weights.sources import TokenizerSource
 
@@ -69,7 +69,7 @@ def _from_json(source: TokenizerSource, text: str) -> Vocabulary:
     try:
         spec = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ModelFileError(path, f"is not JSON: {error}") from None
+        raise ModelFileError(path, f"is not JSON: {reason(error)}") from None
     model = spec.get("model") if isinstance(spec, dict) else None
     if not isinstance(model, dict) or model.get("type", "BPE") != "BPE":
         raise ModelFileError(path, "model.type is not BPE; only byte-level BPE tokenizers are supported")
@@ -110,12 +110,12 @@ def _from_lists(source: TokenizerSource) -> Vocabulary:
     path = source.path
     if source.model != "gpt2":
         raise ModelFileError(
-            path, f"tokenizer.ggml.model is {source.model!r}; only 'gpt2' (byte-level BPE) is supported"
+            path, f"tokenizer.ggml.model is {quoted(source.model)}; only 'gpt2' (byte-level BPE) is supported"
         )
     pattern = PRE_TOKENIZER_PATTERNS.get(source.pre)
     if pattern is None:
         known = ", ".join(sorted(PRE_TOKENIZER_PATTERNS))
-        raise ModelFileError(path, f"tokenizer.ggml.pre is {source.pre!r}; known are {known}")
+        raise ModelFileError(path, f"tokenizer.ggml.pre is {quoted(source.pre)}; known are {known}")
     if source.add_bos:
         raise ModelFileError(path, "tokenizer.ggml.add_bos_token is true; this family has no begin token")
     if not source.merges:
@@ -131,7 +131,7 @@ def _from_lists(source: TokenizerSource) -> Vocabulary:
         if kind in (_UNKNOWN, _CONTROL, _USER_DEFINED):
             added.append(AddedToken(index, text, kind != _USER_DEFINED and text not in NEVER_SKIPPED))
         elif kind != _UNUSED and vocab.setdefault(text, index) != index:
-            raise ModelFileError(path, f"tokens {vocab[text]} and {index} are both {text!r}")
+            raise ModelFileError(path, f"tokens {vocab[text]} and {index} are both {quoted(text)}")
     _check_ids(path, vocab)
     table = AddedTokens(vocab)
     for token in added:
@@ -140,7 +140,7 @@ def _from_lists(source: TokenizerSource) -> Vocabulary:
     for rank, pair in enumerate(merges):
         if len(pair) != 2 or not all(pair):
             raise ModelFileError(
-                path, f"tokenizer.ggml.merges[{rank}] is {source.merges[rank]!r}, not 'left right'"
+                path, f"tokenizer.ggml.merges[{rank}] is {quoted(source.merges[rank])}, not 'left right'"
             )
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
     spec: dict[str, Any] = {
@@ -178,9 +178,9 @@ def _check_ids(path: Path, vocab: Mapping[str, object]) -> None:
     seen: set[int] = set()
     for text, index in vocab.items():
         if not isinstance(index, int) or isinstance(index, bool) or not 0 <= index < MAX_ID:
-            raise ModelFileError(path, f"token {text!r} has the id {index!r}")
+            raise ModelFileError(path, f"token {quoted(text)} has the id {quoted(index)}")
         if index in seen:
-            raise ModelFileError(path, f"two tokens have the id {index}, one is {text!r}")
+            raise ModelFileError(path, f"two tokens have the id {index}, one is {quoted(text)}")
         seen.add(index)
 
 

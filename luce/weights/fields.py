@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 import numpy as np
 
-from luce.errors import ModelFileError
+from luce.errors import MAX_QUOTED, ModelFileError, quoted
 from luce.weights.gguf_header import shortest
 
 __all__ = ["Fields"]
@@ -28,7 +28,9 @@ class Fields:
     """Put before names in messages: the parents in a JSON file, the architecture in a GGUF."""
 
     def fault(self, name: str, message: str) -> ModelFileError:
-        return ModelFileError(self.path, f"{self.prefix}{name}: {message}")
+        """``name`` is shown as it is where it is a short printable one; some are the file's own."""
+        shown = name if name.isprintable() and len(name) <= MAX_QUOTED else quoted(name)
+        return ModelFileError(self.path, f"{self.prefix}{shown}: {message}")
 
     def has(self, name: str) -> bool:
         """Is there a value (JSON null counts as none)?"""
@@ -47,7 +49,7 @@ class Fields:
         if type(found) is not int:
             raise self.fault(name, f"{_short(found)} is not an integer")
         if not low <= found <= high:
-            raise self.fault(name, f"{found} is not in {low} … {high}")
+            raise self.fault(name, f"{quoted(found)} is not in {low} … {high}")
         return found
 
     def number(self, name: str, low: float, high: float, default: Any = _MISSING) -> float:
@@ -58,7 +60,7 @@ class Fields:
         if type(found) not in (int, float):
             raise self.fault(name, f"{_short(found)} is not a number")
         if not (low <= found <= high and math.isfinite(found)):
-            raise self.fault(name, f"{found} is not in {low:g} … {high:g}")
+            raise self.fault(name, f"{quoted(found)} is not in {low:g} … {high:g}")
         return float(found)
 
     def text(self, name: str, default: Any = _MISSING) -> str:
@@ -113,5 +115,4 @@ class Fields:
 
 
 def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "…"
+    return quoted(value[:MAX_QUOTED].tolist() if isinstance(value, np.ndarray) else value)

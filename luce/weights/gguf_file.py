@@ -7,7 +7,7 @@ from typing import Any
 
 import gguf
 
-from luce.errors import ModelFileError
+from luce.errors import ModelFileError, quoted
 from luce.weights import formats
 from luce.weights.gguf_header import Entry, HeaderCursor, read_entries, read_pairs, read_preamble
 from luce.weights.tensor_file import MappedTensors, TensorInfo, map_file
@@ -31,7 +31,7 @@ def open_gguf(path: Path) -> MappedTensors:
     metadata: dict[str, Any] = {}
     for key, value in read_pairs(cursor, num_keys):
         if key in metadata:
-            raise ModelFileError(path, f"key {key!r} appears twice")
+            raise ModelFileError(path, f"key {quoted(key)} appears twice")
         metadata[key] = value
     alignment = _alignment(path, metadata)
     entries = list(read_entries(cursor, num_tensors))
@@ -64,7 +64,7 @@ def peek_gguf(path: Path) -> dict[str, Any]:
 def _alignment(path: Path, metadata: dict[str, Any]) -> int:
     value = metadata.get("general.alignment", DEFAULT_ALIGNMENT)
     if type(value) is not int or not 1 <= value <= _MAX_ALIGNMENT or value & (value - 1):
-        raise ModelFileError(path, f"general.alignment is {str(value)[:40]}, not a power of two")
+        raise ModelFileError(path, f"general.alignment is {quoted(value)}, not a power of two")
     return value
 
 
@@ -97,5 +97,5 @@ def _check_overlap(path: Path, tensors: dict[str, TensorInfo]) -> None:
     end, before = 0, ""
     for info in sorted(tensors.values(), key=lambda info: info.offset):
         if info.offset < end:
-            raise ModelFileError(path, f"overlaps tensor {before!r}", tensor=info.name)
+            raise ModelFileError(path, f"overlaps tensor {quoted(before)}", tensor=info.name)
         end, before = info.offset + info.nbytes, info.name

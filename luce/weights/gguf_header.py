@@ -16,7 +16,7 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from luce.errors import ModelFileError
+from luce.errors import ModelFileError, quoted
 
 __all__ = ["Entry", "HeaderCursor", "read_entries", "read_pairs", "read_preamble", "shortest"]
 
@@ -64,7 +64,7 @@ class HeaderCursor:
     """Metadata key being read, for messages."""
 
     def fault(self, message: str) -> ModelFileError:
-        where = f"key {self.key!r}: " if self.key is not None else ""
+        where = f"key {quoted(self.key)}: " if self.key is not None else ""
         return ModelFileError(self.path, where + message)
 
     def take(self, size: int, what: str) -> memoryview:
@@ -188,13 +188,14 @@ def read_entries(cursor: HeaderCursor, count: int) -> Iterator[Entry]:
     """Tensor entries in file order, with their dimensions checked to be 1 to 4 positive sizes."""
     for index in range(count):
         name = cursor.string(MAX_NAME_BYTES, f"the name of tensor {index} of {count}")
-        num_dims = cursor.number("<I", f"tensor {name!r}")
+        what = f"tensor {quoted(name)}"
+        num_dims = cursor.number("<I", what)
         if not 1 <= num_dims <= MAX_DIMS:
             raise ModelFileError(
                 cursor.path, f"has {num_dims} dimensions; 1 to {MAX_DIMS} are allowed", tensor=name
             )
-        dims = struct.unpack(f"<{num_dims}Q", cursor.take(8 * num_dims, f"tensor {name!r}"))
+        dims = struct.unpack(f"<{num_dims}Q", cursor.take(8 * num_dims, what))
         if not all(0 < dim < 1 << 48 for dim in dims):
             raise ModelFileError(cursor.path, f"dimensions {list(dims)} are not all in 1 … 2^48", tensor=name)
-        kind = cursor.number("<I", f"tensor {name!r}")
-        yield Entry(name, dims, kind, cursor.number("<Q", f"tensor {name!r}"))
+        kind = cursor.number("<I", what)
+        yield Entry(name, dims, kind, cursor.number("<Q", what))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from luce.errors import ModelFileError
+from luce.errors import ModelFileError, quoted
 from luce.weights.fields import Fields
 from luce.weights.json_file import is_listed, read_json_object, read_json_object_if_present, read_text
 from luce.weights.sources import (
@@ -74,7 +74,9 @@ def _pick(path: Path, found: object) -> object:
         return found
     by_name = {entry.get("name"): entry.get("template") for entry in found if isinstance(entry, dict)}
     if "default" not in by_name:
-        raise ModelFileError(path, f"chat_template is a list without 'default' (names: {list(by_name)[:8]})")
+        raise ModelFileError(
+            path, f"chat_template is a list without 'default' (names: {quoted(list(by_name))})"
+        )
     return by_name["default"]
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from luce.errors import ModelFileError
+from luce.errors import ModelFileError, reason
 from luce.weights.tensor_file import map_file
 
 __all__ = ["is_listed", "read_json_object", "read_json_object_if_present", "read_text"]
@@ -41,8 +41,7 @@ def read_json_object(path: Path) -> dict[str, Any]:
     try:
         found = msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError) as error:
-        reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
-        raise ModelFileError(path, f"is not valid JSON: {reason}") from None
+        raise ModelFileError(path, f"is not valid JSON: {reason(error)}") from None
     if not isinstance(found, dict):
         raise ModelFileError(path, "is not a JSON object")
     return found

@@ -146,7 +146,8 @@ def _shown_name(found: object, fallback: str) -> str:
 
 def is_mmproj(metadata: dict[str, Any]) -> bool:
     """Do the leading keys of a GGUF say that it is a vision tower?"""
-    return metadata.get("general.type") == "mmproj" or metadata.get("general.architecture") == "clip"
+    said = ((metadata.get("general.type"), "mmproj"), (metadata.get("general.architecture"), "clip"))
+    return any(isinstance(found, str) and found == name for found, name in said)
 
 
 def _explicit_mmproj(path: Path) -> Path:

@@ -11,7 +11,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from luce.errors import ModelFileError
+from luce.errors import ModelFileError, quoted, reason
 from luce.weights import formats
 from luce.weights.tensor_file import MappedTensors, TensorInfo, map_file
 
@@ -53,14 +53,13 @@ def _parse_json(path: Path, raw: bytes) -> dict[str, Any]:
         if len(found) != len(pairs):
             names = [name for name, _ in pairs]
             twice = next(name for name in found if names.count(name) > 1)
-            raise ModelFileError(path, f"the header names {twice!r} twice")
+            raise ModelFileError(path, f"the header names {quoted(twice)} twice")
         return found
 
     try:
         header = json.loads(raw.decode("utf-8"), object_pairs_hook=unique)
     except (ValueError, RecursionError) as error:
-        reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)[:120]
-        raise ModelFileError(path, f"the header is not valid JSON: {reason}") from None
+        raise ModelFileError(path, f"the header is not valid JSON: {reason(error)}") from None
     if not isinstance(header, dict):
         raise ModelFileError(path, "the header is not a JSON object")
     return header
@@ -78,11 +77,11 @@ def _entry(path: Path, name: str, fields: object, start: int) -> TensorInfo:
         raise fault("the header entry must have exactly dtype, shape and data_offsets")
     dtype, shape, offsets = fields["dtype"], fields["shape"], fields["data_offsets"]
     if not isinstance(dtype, str) or not formats.is_known(dtype) or formats.block_size(dtype) != 1:
-        raise fault(f"unknown dtype {dtype!r}")
+        raise fault(f"unknown dtype {quoted(dtype)}")
     if not isinstance(shape, list) or len(shape) > _MAX_DIMS or not all(map(_is_count, shape)):
-        raise fault(f"shape {str(shape)[:80]} is not a list of at most {_MAX_DIMS} sizes")
+        raise fault(f"shape {quoted(shape)} is not a list of at most {_MAX_DIMS} sizes")
     if not isinstance(offsets, list) or len(offsets) != 2 or not all(map(_is_count, offsets)):
-        raise fault(f"data_offsets {str(offsets)[:80]} is not [begin, end]")
+        raise fault(f"data_offsets {quoted(offsets)} is not [begin, end]")
     begin, end = offsets
     nbytes = formats.num_bytes(dtype, tuple(shape))
     if end - begin != nbytes:

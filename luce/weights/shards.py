@@ -11,7 +11,7 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from luce.errors import ModelFileError
+from luce.errors import ModelFileError, quoted
 from luce.weights.gguf_file import open_gguf
 from luce.weights.json_file import is_listed, read_json_object
 from luce.weights.safetensors_file import open_safetensors
@@ -22,6 +22,7 @@ __all__ = ["INDEX_NAME", "Shards", "open_gguf_parts", "open_safetensors_model"]
 INDEX_NAME = "model.safetensors.index.json"
 _PART = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
 _MAX_PARTS = 1000
+_MAX_PART_BYTES = 255
 
 
 @attrs.frozen(eq=False)
@@ -83,8 +84,9 @@ def _open_indexed(index: Path) -> Shards:
     if not isinstance(placed, dict) or not placed:
         raise ModelFileError(index, "weight_map is missing, empty or not an object")
     for name, part in placed.items():
-        if not isinstance(part, str) or Path(part).name != part or not part.endswith(".safetensors"):
-            raise ModelFileError(index, f"weight_map entry {part!r} is not a plain file name", tensor=name)
+        if not isinstance(part, str) or not _is_plain(part):
+            fault = f"weight_map entry {quoted(part)} is not a plain file name that ends in .safetensors"
+            raise ModelFileError(index, fault, tensor=name)
     names = sorted(set(placed.values()))
     if len(names) > _MAX_PARTS:
         raise ModelFileError(index, f"names {len(names)} files; the limit is {_MAX_PARTS}")
@@ -100,6 +102,12 @@ def _open_indexed(index: Path) -> Shards:
         if name not in placed:
             raise ModelFileError(owner.path, f"is not in {index.name}", tensor=name)
     return joined
+
+
+def _is_plain(part: str) -> bool:
+    """May it be opened, and shown: no folders, no control characters, no longer than file systems take."""
+    short = len(part.encode(errors="replace")) <= _MAX_PART_BYTES
+    return short and part.isprintable() and Path(part).name == part and part.endswith(".safetensors")
 
 
 def open_gguf_parts(path: Path, opener: Callable[[Path], MappedTensors] = open_gguf) -> TensorFile:
@@ -118,9 +126,8 @@ def open_gguf_parts(path: Path, opener: Callable[[Path], MappedTensors] = open_g
     for number in range(count):
         part = opener(path.with_name(f"{match['stem']}-{number + 1:05}-of-{count:05}.gguf"))
         for key, expected in (("split.no", number), ("split.count", count)):
-            if part.metadata.get(key, expected) != expected:
-                raise ModelFileError(
-                    part.path, f"{key} is {part.metadata[key]}, the file name says {expected}"
-                )
+            found = part.metadata.get(key, expected)
+            if type(found) is not int or found != expected:
+                raise ModelFileError(part.path, f"{key} is {quoted(found)}, the file name says {expected}")
         parts.append(part)
     return Shards.join(parts[0].path, parts[0].metadata, parts)

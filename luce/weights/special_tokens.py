@@ -11,7 +11,7 @@ from typing import Any
 import attrs
 import msgspec
 
-from luce.errors import ModelFileError
+from luce.errors import ModelFileError, quoted, reason
 from luce.weights.sources import TokenizerSource
 
 __all__ = ["TokenTable", "token_table"]
@@ -74,7 +74,7 @@ def _from_json(source: TokenizerSource, text: str) -> TokenTable:
     try:
         parsed = msgspec.json.decode(text, type=_TokenizerJson)
     except (msgspec.DecodeError, RecursionError) as error:
-        raise ModelFileError(source.path, f"is not a tokenizer.json: {error}") from None
+        raise ModelFileError(source.path, f"is not a tokenizer.json: {reason(error)}") from None
     added: dict[str, int] = {}
     owner: dict[str, str] = {}
 
@@ -82,7 +82,7 @@ def _from_json(source: TokenizerSource, text: str) -> TokenTable:
         if added.setdefault(content, index) != index:
             raise ModelFileError(
                 source.path,
-                f"token {content!r} has id {added[content]} in {owner[content]}, but {index} in {where}",
+                f"token {quoted(content)} has id {added[content]} in {owner[content]}, but {index} in {where}",
             )
         owner.setdefault(content, where)
 
@@ -91,7 +91,7 @@ def _from_json(source: TokenizerSource, text: str) -> TokenTable:
     for key, entry in _decoder(source).items():
         content = entry.get("content") if isinstance(entry, dict) else None
         if not key.isdecimal() or not isinstance(content, str):
-            raise ModelFileError(source.path.with_name("tokenizer_config.json"), f"added token {key!r}")
+            raise ModelFileError(source.path.with_name("tokenizer_config.json"), f"added token {quoted(key)}")
         put(content, int(key), "tokenizer_config.json")
     for content, index in source.added_tokens.items():
         put(content, index, "added_tokens.json")

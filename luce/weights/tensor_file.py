@@ -17,7 +17,7 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from luce.errors import ModelFileError
+from luce.errors import ModelFileError, reason
 from luce.weights import formats
 
 __all__ = ["MappedTensors", "TensorFile", "TensorInfo", "map_file"]
@@ -81,7 +81,7 @@ def map_file(path: Path) -> npt.NDArray[np.uint8]:
     except FileNotFoundError:
         raise ModelFileError(path, "does not exist") from None
     except (OSError, ValueError) as error:
-        raise ModelFileError(path, f"cannot be read: {error}") from None
+        raise ModelFileError(path, f"cannot be read: {reason(error)}") from None
     return np.frombuffer(mapped, dtype=np.uint8)
 
 

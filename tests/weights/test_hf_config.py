@@ -137,7 +137,7 @@ REFUSALS: dict[str, tuple[Change, str]] = {
     "deepstack": (vision(deepstack_visual_indexes=[1]), "vision_config.deepstack_visual_indexes"),
     "FP8": (
         lambda c: c.update(quantization_config={"quant_method": "fp8"}),
-        "quantization_config: quantised safetensors (fp8)",
+        "quantization_config: quantised safetensors (method 'fp8')",
     ),
     "FP8 text": (text(quantization_config={"quant_method": "gptq"}), "text_config.quantization_config"),
     "bias": (text(attention_bias=True), "text_config.attention_bias: True is not supported"),

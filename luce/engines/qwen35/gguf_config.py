@@ -5,7 +5,7 @@ from __future__ import annotations
 from luce.engines.qwen35.config import Qwen35Config, TextConfig, VisionConfig
 from luce.engines.qwen35.config_checks import LIMITS, check_text, check_vision, square_side
 from luce.engines.qwen35.stop_ids import VISION_TOKENS, read_token_table, stop_ids
-from luce.errors import ModelFileError
+from luce.errors import ModelFileError, quoted
 from luce.weights.fields import Fields
 from luce.weights.gguf_sources import TEMPORAL_PATCH_SIZE
 from luce.weights.model_files import ModelFiles
@@ -80,7 +80,7 @@ def _text(file: TensorFile) -> TextConfig:
             "general.architecture", "'qwen35moe' (mixture of experts) is not served; qwen35 is"
         )
     if kind != ARCHITECTURE:
-        raise general.fault("general.architecture", f"{kind!r} is not served; {ARCHITECTURE} is")
+        raise general.fault("general.architecture", f"{quoted(kind)} is not served; {ARCHITECTURE} is")
     fields = _scoped(file, f"{ARCHITECTURE}.")
     fields.refuse_unless("expert_count", (0,), "mixture of experts is not served")
     fields.refuse_unless("rope.scaling.type", ("none",), "no context extension is")
@@ -93,7 +93,7 @@ def _text(file: TensorFile) -> TextConfig:
         raise fields.fault("nextn_predict_layers", f"{mtp_layers} leaves no main layer of {blocks}")
     mtp_tensor = next((name for name in file.tensors if ".nextn." in name), None)
     if mtp_tensor is not None and not mtp_layers:
-        raise fields.fault("nextn_predict_layers", f"missing or 0, but the file has {mtp_tensor}")
+        raise fields.fault("nextn_predict_layers", f"missing or 0, but the file has {quoted(mtp_tensor)}")
     recurrent = _recurrent(fields, blocks, blocks - mtp_layers)
     attending = [index for index in range(blocks) if not recurrent[index]]
     everywhere = list(range(blocks))
@@ -106,7 +106,7 @@ def _text(file: TensorFile) -> TextConfig:
         raise fields.fault("attention.value_length", f"is not attention.key_length, {head_dim}")
     section = fields.integers("rope.dimension_sections", 0, 512)
     if len(section) not in (3, 4) or any(section[3:]):
-        raise fields.fault("rope.dimension_sections", f"{section[:8]} is not [t, h, w] or [t, h, w, 0]")
+        raise fields.fault("rope.dimension_sections", f"{quoted(section)} is not [t, h, w] or [t, h, w, 0]")
     text = TextConfig(
         **sizes,
         vocab_size=_vocab_size(file, fields),
@@ -148,7 +148,7 @@ def _per_layer(fields: Fields, name: str, blocks: int, counted: list[int], limit
     if not fields.has(name) or type(fields.values[name]) is int:
         return fields.integer(name, *limits)
     entries = fields.array(name, blocks)
-    found = sorted({str(entries[index]) for index in counted})
+    found = sorted({quoted(entries[index]) for index in counted})
     if len(found) != 1:
         raise fields.fault(name, f"differs between layers ({', '.join(found[:4]) or 'no layer uses it'})")
     low, high = limits
@@ -180,7 +180,7 @@ def _vision(file: TensorFile, text: TextConfig) -> VisionConfig:
     owner = fields if fields.has("projector_type") else clip
     kind = owner.text("projector_type")
     if kind != "qwen3vl_merger":
-        raise owner.fault("projector_type", f"{kind!r} is not served; qwen3vl_merger is")
+        raise owner.fault("projector_type", f"{quoted(kind)} is not served; qwen3vl_merger is")
     clip.refuse_unless("use_gelu", (True,), "only GELU is")
     clip.refuse_unless("use_silu", (False,), "only GELU is")
     if any(fields.array("is_deepstack_layers", default=[])):

@@ -10,6 +10,7 @@ import attrs
 from luce.engines.qwen35.config import Qwen35Config, TextConfig, VisionConfig
 from luce.engines.qwen35.config_checks import LIMITS, check_text, check_vision, square_side
 from luce.engines.qwen35.stop_ids import VISION_TOKENS, read_token_table, stop_ids
+from luce.errors import quoted
 from luce.weights.fields import Fields
 from luce.weights.hf_sources import id_list
 from luce.weights.model_files import ModelFiles
@@ -85,18 +86,18 @@ def _text_fields(top: Fields) -> Fields:
     """The text part: ``text_config``, or the whole file of a text-only export."""
     kind = top.text("model_type")
     if kind in ("qwen3_5_moe", "qwen3_5_moe_text"):
-        raise top.fault("model_type", f"{kind!r} (mixture of experts) is not served; dense qwen3_5 is")
+        raise top.fault("model_type", f"{quoted(kind)} (mixture of experts) is not served; dense qwen3_5 is")
     if kind not in ("qwen3_5", "qwen3_5_text"):
-        raise top.fault("model_type", f"{kind!r} is not served; qwen3_5 is")
+        raise top.fault("model_type", f"{quoted(kind)} is not served; qwen3_5 is")
     fields = top.child("text_config") if kind == "qwen3_5" else top
     if fields is not top:
         fields.refuse_unless("model_type", ("qwen3_5_text",), "only the dense text model qwen3_5_text is")
     for part in (top, fields):
         if part.has("quantization_config"):
-            method = part.child("quantization_config").value("quant_method", "of unknown method")
+            method = part.child("quantization_config").value("quant_method", "unknown")
             raise part.fault(
                 "quantization_config",
-                f"quantised safetensors ({method}) are not served; use bf16 weights or a GGUF",
+                f"quantised safetensors (method {quoted(method)}) are not served; use bf16 weights or a GGUF",
             )
     return fields
 
@@ -145,7 +146,7 @@ def _rope(fields: Fields) -> Fields:
     for name, value in old.items():
         if found.setdefault(name, value) != value:
             raise fields.fault(
-                f"rope_parameters.{name}", f"{found[name]!r}, but {value!r} in the old spelling"
+                f"rope_parameters.{name}", f"{quoted(found[name])}, but {quoted(value)} in the old spelling"
             )
     rope = attrs.evolve(fields, values=found, prefix=f"{fields.prefix}{spelling}.")
     for name in ("rope_type", "type"):
@@ -166,7 +167,7 @@ def _layer_types(fields: Fields, num_layers: int) -> tuple[bool, ...]:
     kinds = fields.array("layer_types", num_layers)
     for index, kind in enumerate(kinds):
         if kind not in ("linear_attention", "full_attention"):
-            raise fields.fault(f"layer_types[{index}]", f"{str(kind)[:40]!r} is not served")
+            raise fields.fault(f"layer_types[{index}]", f"{quoted(kind)} is not served")
     return tuple(kind == "full_attention" for kind in kinds)
 
 
