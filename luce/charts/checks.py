@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import combinations
 
 from luce.charts.model import Chart, Kind, Send, State, Transition
-from luce.errors import ChartError
+from luce.errors import ChartError, quoted
 
 __all__ = ["check_chart", "matches"]
 
@@ -50,7 +50,9 @@ def _check_default(chart: Chart, label: str, node: State) -> None:
         found = chart.nodes[target]
         if top not in found.ancestors or found.index == node.index:
             raise _fault(
-                label, transition.line, f"{found.id!r} is not inside {chart.nodes[top].id or 'the chart'!r}"
+                label,
+                transition.line,
+                f"{quoted(found.id)} is not inside {quoted(chart.nodes[top].id or 'the chart')}",
             )
 
 
@@ -61,7 +63,9 @@ def _check_targets(chart: Chart, label: str, transition: Transition) -> None:
         common = next((s for s in a.ancestors if s in b.ancestors), 0)
         nested = one == other or one in b.ancestors or other in a.ancestors
         if nested or chart.nodes[common].kind is not Kind.PARALLEL:
-            raise _fault(label, transition.line, f"targets {a.id!r} and {b.id!r} cannot be active together")
+            raise _fault(
+                label, transition.line, f"targets {quoted(a.id)} and {quoted(b.id)} cannot be active together"
+            )
 
 
 def _check_internal(chart: Chart, label: str, transition: Transition) -> None:
@@ -90,7 +94,7 @@ def _check_reachable(chart: Chart, label: str) -> None:
             work.extend(transition.targets)
     for node in chart.nodes:
         if node.index not in seen:
-            raise _fault(label, node.line, f"state {node.id!r} can never be entered")
+            raise _fault(label, node.line, f"state {quoted(node.id)} can never be entered")
 
 
 def _check_events(chart: Chart, label: str, raised: set[str]) -> None:
@@ -100,18 +104,21 @@ def _check_events(chart: Chart, label: str, raised: set[str]) -> None:
         for transition in node.transitions:
             for event in transition.events:
                 named.setdefault(event, transition.line)
+    kinds = {node.id: node.kind for node in chart.nodes[1:]}
     for event, line in named.items():
-        for other in named:
-            if event != other and matches(event, other):
-                raise _fault(label, line, f"event {event!r} would also match {other!r}: rename one")
+        shorter = event.rpartition(".")[0]
+        while shorter:
+            if shorter in named:
+                message = f"event {quoted(shorter)} would also match {quoted(event)}: rename one"
+                raise _fault(label, named[shorter], message)
+            shorter = shorter.rpartition(".")[0]
         if event.startswith("done.state."):
-            done = [n for n in chart.nodes if n.id == event.removeprefix("done.state.")]
-            if not done or done[0].kind not in (Kind.COMPOUND, Kind.PARALLEL):
-                raise _fault(label, line, f"{event!r} names no state that can be done")
+            if kinds.get(event.removeprefix("done.state.")) not in (Kind.COMPOUND, Kind.PARALLEL):
+                raise _fault(label, line, f"{quoted(event)} names no state that can be done")
         elif event.split(".")[0] in ("done", "error"):
-            raise _fault(label, line, f"event {event!r} is reserved by SCXML")
+            raise _fault(label, line, f"event {quoted(event)} is reserved by SCXML")
     for event in sorted(raised - set(named)):
-        raise _fault(label, 1, f"event {event!r} is raised and never handled")
+        raise _fault(label, 1, f"event {quoted(event)} is raised and never handled")
 
 
 def _check_shadowed(label: str, node: State) -> None:
@@ -120,7 +127,11 @@ def _check_shadowed(label: str, node: State) -> None:
     for transition in node.transitions:
         for event in transition.events:
             if event in settled:
-                raise _fault(label, transition.line, f"an earlier transition of {node.id!r} takes {event!r}")
+                raise _fault(
+                    label,
+                    transition.line,
+                    f"an earlier transition of {quoted(node.id)} takes {quoted(event)}",
+                )
         if transition.guard is None and transition.inside is None:
             settled.update(transition.events)
 
@@ -137,7 +148,7 @@ def _check_choice(label: str, node: State) -> None:
         raise _fault(
             label,
             node.line,
-            f"{node.id!r}: a choice is a state without children whose transitions have "
+            f"{quoted(node.id)}: a choice is a state without children whose transitions have "
             "no events, the last of them no condition",
         )
 
@@ -148,14 +159,18 @@ def _check_timers(chart: Chart, label: str, node: State) -> None:
     stopped = {a.event for a in node.onexit if isinstance(a, Send) and a.target == "timer"}
     if armed != stopped:
         names = ", ".join(sorted(armed ^ stopped))
-        raise _fault(label, node.line, f"{node.id!r} must arm the timer {names} on entry and stop it on exit")
+        raise _fault(
+            label, node.line, f"{quoted(node.id)} must arm the timer {names} on entry and stop it on exit"
+        )
     for event in armed:
         if event not in chart.events:
-            raise _fault(label, node.line, f"nothing handles the timer event {event!r}")
+            raise _fault(label, node.line, f"nothing handles the timer event {quoted(event)}")
     loose = [
         t for t in node.transitions if any(isinstance(a, Send) and a.target == "timer" for a in t.actions)
     ]
     delays = [a for a in node.onentry if isinstance(a, Send) and a.target == "timer" and a.delay is None]
     delays += [a for a in node.onexit if isinstance(a, Send) and a.target == "timer" and a.delay is not None]
     if loose or delays:
-        raise _fault(label, node.line, f"{node.id!r}: timers are armed in onentry and stopped in onexit only")
+        raise _fault(
+            label, node.line, f"{quoted(node.id)}: timers are armed in onentry and stopped in onexit only"
+        )

@@ -2,7 +2,8 @@
 
 A DTD can define entities that expand without bound or name outside files; charts need none, so the parser
 stops at the declaration, before anything in it is read (the rule python-statemachine and defusedxml follow,
-too).
+too). Size, depth and encoding are bounded here as well, so that what reads the elements may recurse over them and
+compare them with each other.
 """
 
 from __future__ import annotations
@@ -11,11 +12,20 @@ from xml.parsers import expat
 
 import attrs
 
-from luce.errors import ChartError
+from luce.errors import ChartError, quoted
 
-__all__ = ["SCXML_NAMESPACE", "Element", "parse_xml"]
+__all__ = ["MAX_BYTES", "SCXML_NAMESPACE", "Element", "parse_xml"]
 
 SCXML_NAMESPACE = "http://www.w3.org/2005/07/scxml"
+
+MAX_BYTES = 1 << 18
+"""The largest of luce's own charts has 10 KB."""
+MAX_ELEMENTS = 4096
+MAX_DEPTH = 64
+MAX_ATTRIBUTE = 1024
+"""Characters of one attribute."""
+MAX_TAG = 64
+ENCODINGS = ("utf-8", "us-ascii")
 
 
 @attrs.define(eq=False)
@@ -28,19 +38,45 @@ class Element:
     comment: str = ""
     """The comment that stands directly before the element."""
     children: list[Element] = attrs.field(factory=list)
-    text: str = ""
+    pieces: list[str] = attrs.field(factory=list)
+    """Its text, in the pieces that the parser found."""
+
+    @property
+    def text(self) -> str:
+        return "".join(self.pieces)
 
 
 def parse_xml(data: bytes, label: str) -> Element:
     """Parses one document. Raises ChartError that names `label` and the line."""
-    parser = expat.ParserCreate(namespace_separator=" ")
+    if len(data) > MAX_BYTES:
+        raise ChartError(f"{label}:1: more than {MAX_BYTES} bytes; a chart has a few thousand")
+    parser = expat.ParserCreate("UTF-8", namespace_separator=" ")  # whatever the document says
+    count = 0
     stack: list[Element] = []
     roots: list[Element] = []
     comments: list[str] = []
 
+    def fault(message: str) -> ChartError:
+        return ChartError(f"{label}:{parser.CurrentLineNumber}: {message}")
+
+    def declaration(_version: str, encoding: str | None, _standalone: int) -> None:
+        if encoding is not None and encoding.lower() not in ENCODINGS:
+            raise fault(f"the encoding is {quoted(encoding)}; charts are UTF-8")
+
     def start(tag: str, attributes: dict[str, str]) -> None:
+        nonlocal count
+        count += 1
+        if count > MAX_ELEMENTS:
+            raise fault(f"more than {MAX_ELEMENTS} elements")
+        if len(stack) >= MAX_DEPTH:
+            raise fault(f"nested more than {MAX_DEPTH} elements deep")
+        for attribute, value in attributes.items():
+            if len(value) > MAX_ATTRIBUTE:
+                raise fault(f"the attribute {quoted(attribute)} is longer than {MAX_ATTRIBUTE} characters")
         namespace, _, local = tag.rpartition(" ")
-        name = local if namespace == SCXML_NAMESPACE else f"{local} of namespace {namespace!r}"
+        if len(local) > MAX_TAG or not local.isprintable():
+            raise fault(f"the element {quoted(local)} is not in luce's subset of SCXML")
+        name = local if namespace == SCXML_NAMESPACE else f"{local} of namespace {quoted(namespace)}"
         element = Element(name, attributes, parser.CurrentLineNumber, " ".join(comments))
         comments.clear()
         (stack[-1].children if stack else roots).append(element)
@@ -52,14 +88,15 @@ def parse_xml(data: bytes, label: str) -> Element:
 
     def text(piece: str) -> None:
         if stack:
-            stack[-1].text += piece
+            stack[-1].pieces.append(piece)
 
     def comment(piece: str) -> None:
         comments.append(" ".join(piece.split()))
 
     def doctype(*_: object) -> None:
-        raise ChartError(f"{label}:{parser.CurrentLineNumber}: document type declarations are refused")
+        raise fault("document type declarations, and so entities, are refused; a chart needs none")
 
+    parser.XmlDeclHandler = declaration
     parser.StartElementHandler = start
     parser.EndElementHandler = end
     parser.CharacterDataHandler = text

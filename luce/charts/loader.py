@@ -15,9 +15,9 @@ import re
 from pathlib import Path
 
 from luce.charts.checks import check_chart
-from luce.charts.document import Element, parse_xml
+from luce.charts.document import MAX_BYTES, Element, parse_xml
 from luce.charts.model import Action, Chart, Kind, Raise, Send, State, Transition
-from luce.errors import ChartError
+from luce.errors import ChartError, quoted, reason
 
 __all__ = ["chart_names", "chart_path", "load_chart", "parse_chart"]
 
@@ -29,6 +29,9 @@ _IN = re.compile(r"In\('([^']+)'\)")
 _DELAY = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ms|s)")
 _STATES = {"state", "parallel", "final", "history"}
 _ACTIONS = {"raise", "send"}
+
+MAX_DELAY = 10**9
+"""Seconds, as of the flags that set delays."""
 
 # What may stand inside what, and which attributes it may carry.
 _CHILDREN = {
@@ -86,15 +89,16 @@ def load_chart(source: str | os.PathLike[str]) -> Chart:
     named = isinstance(source, str) and _NAME.fullmatch(source)
     path = chart_path(str(source)) if named else Path(source)
     try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise ChartError(f"{path}: cannot read this statechart: {error.strerror}") from None
+        with path.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+        raise ChartError(f"{path}: cannot read this statechart: {reason(error)}") from None
     key = (str(path), hashlib.sha256(data).hexdigest())
     chart = _loaded.get(key)
     if chart is None:
         chart = parse_chart(data, str(path))
         if named and chart.name != source:
-            raise ChartError(f"{path}: the scxml element is named {chart.name!r}, not {source!r}")
+            raise ChartError(f"{path}: the scxml element is named {quoted(chart.name)}, not {source!r}")
         _loaded[key] = chart
     return chart
 
@@ -104,6 +108,8 @@ def parse_chart(data: bytes, label: str, *, wildcards: bool = False) -> Chart:
 
     `wildcards` is for conformance cases only: it allows `event="*"`, events that are prefixes of others, dots
     in state ids, and states that cannot be reached.
+
+    Raises ChartError, whatever the bytes are.
     """
     return _Builder(parse_xml(data, label), label, wildcards).chart(hashlib.sha256(data).hexdigest())
 
@@ -116,6 +122,8 @@ class _Builder:
         self.wildcards = wildcards
         self.elements: list[Element] = []
         self.parents: list[int] = []
+        self.below: list[list[int]] = []
+        """Numbers of the states and histories directly inside each state."""
         self.numbers: dict[str, int] = {}
         self.guards: dict[str, None] = {}
         if root.tag != "scxml":
@@ -131,9 +139,9 @@ class _Builder:
         """Elements, attributes and text, before anything is made of them."""
         for name in element.attributes:
             if name not in _ATTRIBUTES[element.tag]:
-                raise self.error(element, f"attribute {name!r} is not in luce's subset of SCXML")
+                raise self.error(element, f"attribute {quoted(name)} is not in luce's subset of SCXML")
         if element.text.strip():
-            raise self.error(element, f"text {element.text.strip()[:40]!r} is not allowed")
+            raise self.error(element, f"text {quoted(element.text.strip())} is not allowed")
         for child in element.children:
             if child.tag not in _CHILDREN:
                 raise self.error(child, "this element is not in luce's subset of SCXML")
@@ -145,12 +153,15 @@ class _Builder:
         index = len(self.elements)
         self.elements.append(element)
         self.parents.append(parent)
+        self.below.append([])
+        if index:
+            self.below[parent].append(index)
         if element.tag in _STATES:
             name = element.attributes.get("id", "")
             if not (_EVENT if self.wildcards else _IDENTIFIER).fullmatch(name):
-                raise self.error(element, f"id {name!r} is not an identifier")
+                raise self.error(element, f"id {quoted(name)} is not an identifier")
             if name in self.numbers:
-                raise self.error(element, f"id {name!r} is used twice")
+                raise self.error(element, f"id {quoted(name)} is used twice")
             self.numbers[name] = index
         for child in element.children:
             if child.tag in _STATES:
@@ -164,7 +175,7 @@ class _Builder:
             raise self.error(self.root, 'datamodel="luce" is missing')
         name = attributes.get("name", "")
         if not _NAME.fullmatch(name):
-            raise self.error(self.root, f"name {name!r} does not match {_NAME.pattern}")
+            raise self.error(self.root, f"name {quoted(name)} does not match {_NAME.pattern}")
         nodes = tuple(self.state(index) for index in range(len(self.elements)))
         transitions = [t for node in nodes for t in node.transitions]
         actions = [a for node in nodes for a in (*node.onentry, *node.onexit)]
@@ -194,7 +205,7 @@ class _Builder:
             ancestors.append(parent)
             while ancestors[-1]:
                 ancestors.append(self.parents[ancestors[-1]])
-        below = [i for i, p in enumerate(self.parents) if p == index and i]
+        below = self.below[index]
         children = tuple(i for i in below if self.elements[i].tag != "history")
         kind = self.kind(element, bool(children))
         pieces: dict[str, list[Action]] = {"onentry": [], "onexit": []}
@@ -204,7 +215,7 @@ class _Builder:
         transitions = [c for c in element.children if c.tag == "transition"]
         depth = element.attributes.get("type", "shallow") if kind is Kind.HISTORY else "shallow"
         if depth not in ("shallow", "deep"):
-            raise self.error(element, f"history type {depth!r} is neither shallow nor deep")
+            raise self.error(element, f"history type {quoted(depth)} is neither shallow nor deep")
         return State(
             index=index,
             id=element.attributes.get("id", ""),
@@ -266,7 +277,7 @@ class _Builder:
         guard, inside = self.condition(element, attributes.get("cond"))
         kind = attributes.get("type", "external")
         if kind not in ("external", "internal"):
-            raise self.error(element, f"type {kind!r} is neither external nor internal")
+            raise self.error(element, f"type {quoted(kind)} is neither external nor internal")
         target = attributes.get("target")
         return Transition(
             source=source,
@@ -286,7 +297,7 @@ class _Builder:
         if match := _IN.fullmatch(text):
             return None, self.resolve(element, match[1])
         if not _IDENTIFIER.fullmatch(text):
-            raise self.error(element, f"cond {text!r} is neither one guard name nor In('id')")
+            raise self.error(element, f"cond {quoted(text)} is neither one guard name nor In('id')")
         self.guards[text] = None
         return text, None
 
@@ -296,14 +307,14 @@ class _Builder:
             if self.wildcards and (name == "*" or name.endswith(".*")):
                 continue
             if not _EVENT.fullmatch(name):
-                raise self.error(element, f"event {name!r} is not a plain event name (no wildcards)")
+                raise self.error(element, f"event {quoted(name)} is not a plain event name (no wildcards)")
         if not names:
             raise self.error(element, "event is empty")
         return tuple(n if n == "*" else n.removesuffix(".*") for n in names)
 
     def resolve(self, element: Element, name: str) -> int:
         if name not in self.numbers:
-            raise self.error(element, f"there is no state {name!r}")
+            raise self.error(element, f"there is no state {quoted(name)}")
         return self.numbers[name]
 
     def targets(self, element: Element, text: str) -> tuple[int, ...]:
@@ -318,18 +329,21 @@ class _Builder:
         attributes = element.attributes
         event = attributes.get("event", "")
         if not _EVENT.fullmatch(event):
-            raise self.error(element, f"event {event!r} is not a plain event name")
+            raise self.error(element, f"event {quoted(event)} is not a plain event name")
         if element.tag == "raise":
             return Raise(event)
         target = attributes.get("target", "")
         if not re.fullmatch(r"#_[a-z_]+", target):
-            raise self.error(element, f'target {target!r} is not of the form "#_actor"')
+            raise self.error(element, f'target {quoted(target)} is not of the form "#_actor"')
         delay = attributes.get("delay")
         if delay is None:
             return Send(target[2:], event)
         match = _DELAY.fullmatch(delay)
         if match is None:
-            raise self.error(element, f"delay {delay!r} is not a number with unit s or ms")
+            raise self.error(element, f"delay {quoted(delay)} is not a number with unit s or ms")
         if target != "#_timer":
             raise self.error(element, "only a send to #_timer has a delay")
-        return Send("timer", event, float(match[1]) / (1000 if match[2] == "ms" else 1))
+        seconds = float(match[1]) / (1000 if match[2] == "ms" else 1)
+        if not seconds <= MAX_DELAY:
+            raise self.error(element, f"delay {quoted(delay)} is longer than {MAX_DELAY} seconds")
+        return Send("timer", event, seconds)
