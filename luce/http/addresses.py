@@ -7,8 +7,10 @@ import re
 from quart import Quart, Response, request
 from werkzeug.exceptions import MethodNotAllowed, NotFound
 
+from luce.errors import quoted
 from luce.http.errors import error_response
 from luce.http.json_types import listed
+from luce.http.names import shown_name
 
 __all__ = ["install_address_errors"]
 
@@ -28,8 +30,6 @@ UNSERVED = (
 
 _VARIABLE = re.compile(r"<(?:[^:>]*:)?([^>]*)>")
 _IMPLIED = {"HEAD", "OPTIONS"}
-MAX_SHOWN = 100
-"""Characters of an address that are quoted back."""
 
 
 def install_address_errors(app: Quart) -> None:
@@ -38,15 +38,17 @@ def install_address_errors(app: Quart) -> None:
     async def not_found(error: NotFound) -> Response:
         path = request.path
         if any(path == one or path.startswith(f"{one}/") for one in UNSERVED):
-            fault = f"{path[:MAX_SHOWN]} is not served yet"
+            fault = f"{shown_name(path)} is not served yet"
         else:
-            fault = f"there is nothing at {path[:MAX_SHOWN]!r}"
+            fault = f"there is nothing at {quoted(path)}"
         error.description = f"{fault}; this server has {', '.join(_addresses(app))}"
         return error_response(error)
 
     async def wrong_method(error: MethodNotAllowed) -> Response:
         methods = sorted(set(error.valid_methods or ()) - _IMPLIED)
-        error.description = f"{request.path[:MAX_SHOWN]} takes {listed(methods)}, not {request.method}"
+        error.description = (
+            f"{shown_name(request.path)} takes {listed(methods)}, not {shown_name(request.method)}"
+        )
         return error_response(error)
 
     app.register_error_handler(NotFound, not_found)

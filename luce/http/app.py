@@ -15,6 +15,7 @@ from luce.engines.loaded import LoadedModel
 from luce.errors import CapacityError
 from luce.http.addresses import install_address_errors
 from luce.http.asgi import Connection
+from luce.http.beside_body import install_checks
 from luce.http.errors import error_body, install_error_handlers
 from luce.http.openai.chat import Chat
 from luce.http.openai.models import Models
@@ -39,6 +40,7 @@ def create_app(service: Service, model: LoadedModel, options: HttpOptions) -> Qu
     )
     install_error_handlers(app)
     install_address_errors(app)
+    install_checks(app)
     _install_health(app, service)
     _install_openai(app, service, model, options)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from quart import Request
 from werkzeug.exceptions import UnsupportedMediaType
 
-from luce.errors import RequestError
+from luce.errors import RequestError, quoted
 
 __all__ = ["read_json_body"]
 
@@ -17,15 +17,24 @@ async def read_json_body(request: Request) -> bytes:
 
     Raises:
         HTTPException: 413 for a body over the limit, 408 when it does not arrive, 415 for another content type.
-        RequestError: the body is compressed, or empty.
+        RequestError: the body is in another character set or compressed (415), or empty.
     """
     kind = request.mimetype
     if kind and kind != "application/json" and not kind.endswith("+json"):
         raise UnsupportedMediaType
+    given = request.headers.get("Content-Type", "")
+    unread = given if "charset" in given.lower() else "utf-8"  # a charset that the framework cannot parse
+    charset = request.mimetype_params.get("charset", unread)
+    if charset.lower() not in ("utf-8", "utf8"):
+        raise RequestError(
+            f"content-type: the charset {quoted(charset)} is not taken; JSON is sent in UTF-8",
+            field="content-type",
+            status=415,
+        )
     encoding = request.headers.get("Content-Encoding", "identity").strip().lower()
     if encoding not in ("", "identity"):
         raise RequestError(
-            f"content-encoding {encoding[:40]!r} is not taken; send the body as it is",
+            f"content-encoding {quoted(encoding)} is not taken; send the body as it is",
             field="content-encoding",
             status=415,
         )

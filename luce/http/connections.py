@@ -9,6 +9,7 @@ Hypercorn's own ``serve`` is replaced, its connection class extended, for these 
 * A write to a client that has stopped reading is shielded, so neither a deadline nor the server's end can stop it.
   Here the socket is shut when the server gives a connection up, and the kernel gives up a stalled client by itself
   (TCP_USER_TIMEOUT, set on the listening socket).
+* Every connection speaks HTTP/1 and stays with it (`http1.py`).
 * An error inside one connection (trio's BusyResourceError, when a close meets a send) escapes from Hypercorn and takes
   all others down. Here it ends its own connection.
 * After a request that is not HTTP the connection is closed, but Hypercorn's idle task lives on for the whole
@@ -26,11 +27,14 @@ from typing import Any, cast
 
 import trio
 from hypercorn.config import Config
+from hypercorn.trio.task_group import TaskGroup
 from hypercorn.trio.tcp_server import TCPServer
 from hypercorn.trio.worker_context import WorkerContext
-from hypercorn.utils import wrap_app
+from hypercorn.typing import ConnectionState
+from hypercorn.utils import parse_socket_addr, wrap_app
 from quart import Quart
 
+from luce.http.http1 import Http1Protocol
 from luce.http.options import HttpOptions
 
 __all__ = ["serve_app"]
@@ -81,7 +85,7 @@ class _Connection(TCPServer):
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(_watch, stream, nursery.cancel_scope)
-                await super().run()
+                await self._serve(stream)
                 nursery.cancel_scope.cancel()
         except* _CLOSING:
             log.debug("a connection was closed while it was written to")
@@ -89,6 +93,31 @@ class _Connection(TCPServer):
             log.exception("a connection failed")
         finally:
             await trio.aclose_forcefully(stream)
+
+    async def _serve(self, stream: trio.SocketStream) -> None:
+        """As Hypercorn's ``run`` for a socket without TLS, with HTTP/1 alone."""
+        family = stream.socket.family
+        try:
+            client, server = stream.socket.getpeername(), stream.socket.getsockname()
+            async with TaskGroup() as tasks:
+                self._task_group = tasks
+                self.protocol = Http1Protocol(  # type: ignore[assignment]
+                    self.app,
+                    self.config,
+                    self.context,
+                    tasks,
+                    ConnectionState(self.state),
+                    False,
+                    parse_socket_addr(family, client),
+                    parse_socket_addr(family, server),
+                    self.protocol_send,
+                )
+                await self.idle_task.restart(tasks, self._idle_timeout)
+                await self._read_data()
+        except OSError:
+            log.debug("a connection was gone before it was served")
+        finally:
+            await self._close()
 
     async def _read_data(self) -> None:
         await super()._read_data()

@@ -8,7 +8,7 @@ from typing import Any
 import openai
 import pytest
 
-from luce.errors import CapacityError, DeviceError, RequestError
+from luce.errors import CapacityError, DeviceError, RequestError, quoted
 from tests.http.conftest import serving
 from tests.http.stubs import StubService, failing, make_model, saying
 
@@ -57,10 +57,12 @@ HAS = "this server has GET /health, GET /ready, POST /v1/chat/completions, GET /
         ("POST", "/v1/messages/count_tokens", f"/v1/messages/count_tokens is not served yet; {HAS}"),
         ("GET", "/v1/responses/resp_1", f"/v1/responses/resp_1 is not served yet; {HAS}"),
         ("POST", "/chat/completions", f"there is nothing at '/chat/completions'; {HAS}"),
-        ("GET", f"/{'x' * 500}", f"there is nothing at '/{'x' * 99}'; {HAS}"),
+        ("GET", f"/{'x' * 500}", f"there is nothing at {quoted('/' + 'x' * 500)}; {HAS}"),
         ("GET", "/v1/chat/completions", "/v1/chat/completions takes POST, not GET"),
         ("DELETE", "/v1/models", "/v1/models takes GET, not DELETE"),
         ("POST", "/health", "/health takes GET, not POST"),
+        ("B" * 500, "/health", f"/health takes GET, not {quoted('B' * 500)}"),
+        ("GET", "/v1/files/%1B%5B31m%0A", f"'/v1/files/\\x1b[31m\\n' is not served yet; {HAS}"),
     ],
 )
 async def test_wrong_addresses_say_what_there_is(method: str, path: str, message: str) -> None:
