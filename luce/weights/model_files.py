@@ -14,7 +14,7 @@ from typing import Any
 
 import attrs
 
-from luce.errors import ConfigError, ModelFileError
+from luce.errors import ConfigError, ModelFileError, quoted
 from luce.weights.gguf_file import peek_gguf
 from luce.weights.gguf_sources import gguf_chat_template, gguf_generation, gguf_preprocessor, gguf_tokenizer
 from luce.weights.hf_sources import (
@@ -33,6 +33,8 @@ __all__ = ["FileForm", "ModelFiles", "resolve_model"]
 
 
 MAX_NAME_CHARS = 200
+VISION_PREFIXES = ("v.", "mm.")
+"""Names of a vision tower's tensors in a GGUF begin with them."""
 
 
 class FileForm(enum.Enum):
@@ -121,6 +123,7 @@ def _gguf(path: Path, text_path: Path, mmproj: str | os.PathLike[str] | None) ->
     if is_mmproj(peek_gguf(text_path)):
         raise ModelFileError(text_path, "is a vision tower (mmproj), not a text model")
     text = open_gguf_parts(text_path)
+    _refuse_both_in_one(text)
     vision_path = _explicit_mmproj(Path(mmproj)) if mmproj is not None else _sibling_mmproj(text_path)
     vision = open_gguf_parts(vision_path) if vision_path is not None else None
     return ModelFiles(
@@ -138,6 +141,22 @@ def _gguf(path: Path, text_path: Path, mmproj: str | os.PathLike[str] | None) ->
     )
 
 
+def _refuse_both_in_one(text: TensorFile) -> None:
+    """Ollama writes the vision tower into the text file, in a layout of its own: patches, attention and some text
+    tensors differ. llama.cpp reads no such file either ("wrong number of tensors"); which is said at once, before
+    anything else in it is found to be different.
+    """
+    found = [name for name in text.tensors if name.startswith(VISION_PREFIXES)]
+    if found:
+        raise ModelFileError(
+            text.path,
+            f"holds a vision tower beside the text model ({len(found)} tensors such as {quoted(found[0])}), as Ollama "
+            "writes it; this is not served. Use the same model as two files, the text GGUF and its mmproj GGUF "
+            "(llama.cpp's convert_hf_to_gguf.py makes them, the second with its option --mmproj), or as the Hugging "
+            "Face directory",
+        )
+
+
 def _shown_name(found: object, fallback: str) -> str:
     """``general.name`` where it is a short printable text: it goes into logs and answers."""
     usable = isinstance(found, str) and found.strip() and len(found) <= MAX_NAME_CHARS and found.isprintable()
@@ -153,10 +172,11 @@ def is_mmproj(metadata: dict[str, Any]) -> bool:
 def _explicit_mmproj(path: Path) -> Path:
     if not path.exists():
         raise ConfigError(f"{path} does not exist", flag="--mmproj")
-    if not is_mmproj(peek_gguf(path)):
-        raise ConfigError(
-            f"{path} is not a vision tower (general.architecture is not 'clip')", flag="--mmproj"
-        )
+    metadata = peek_gguf(path)
+    if not is_mmproj(metadata):
+        kind = quoted(metadata.get("general.architecture"))
+        fault = f"{path} is not a vision tower (general.architecture is {kind}, not 'clip')"
+        raise ConfigError(fault, flag="--mmproj")
     return path
 
 

@@ -241,7 +241,6 @@ def test_unknown_safetensors_are_refused(name: str, why: str, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("file", "name", "why"),
     [
-        ("model.gguf", "v.patch_embd.weight", "use a separate mmproj"),
         ("model.gguf", "rope_freqs.weight", "context extension is not served"),
         ("model.gguf", "blk.0.ffn_gate_exps.weight", "not part of"),
         ("mmproj.gguf", "v.deepstack.0.fc1.weight", "extra image features per layer"),

@@ -11,7 +11,13 @@ import pytest
 from luce.errors import ConfigError, LuceError, ModelFileError
 from luce.weights.model_files import FileForm, resolve_model
 from luce.weights.sources import MAX_TEMPLATE_CHARS
-from tests.weights.gguf_writers import gguf_metadata
+from tests.weights.gguf_writers import (
+    gguf_metadata,
+    gguf_tensors,
+    mmproj_metadata,
+    mmproj_tensors,
+    write_gguf_file,
+)
 from tests.weights.tiny_tokenizer import CHAT_TEMPLATE, MERGES, NUM_TOKENS, TOKEN_IDS
 from tests.weights.writers import TinyShape, random_model, write_gguf, write_hf
 
@@ -146,6 +152,41 @@ def test_ambiguities_ask_for_a_choice(gguf: Path) -> None:
     assert resolve_model(gguf, gguf / "mmproj.gguf").mmproj is not None
     shutil.copy(gguf / "model.gguf", gguf / "model-b.gguf")
     assert "has 2 text models (model-b.gguf, model.gguf): name one of the files" in refusal(gguf)
+
+
+def test_text_and_vision_in_one_file_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    """Ollama's layout (tensors are renamed, split and laid out anew), and the tensors of an mmproj as they are."""
+    model = random_model()
+    metadata, tensors = gguf_metadata(model), gguf_tensors(model)
+    ollama = {name.replace("ssm_dt.bias", "ssm_dt"): values for name, values in tensors.items()}
+    ollama |= {
+        "v.blk.0.attn_q.weight": tensors["output_norm.weight"],
+        "v.patch_embed.weight": ollama["blk.0.ssm_dt"],
+    }
+    keys = {"qwen35.vision.block_count": 2, "qwen35.image_token_id": TOKEN_IDS["<|image_pad|>"]}
+    clip = {key: value for key, value in mmproj_metadata(model).items() if key.startswith("clip.")}
+    for name, more, both in (
+        ("ollama.gguf", keys, ollama),
+        ("joined.gguf", clip, tensors | mmproj_tensors(model)),
+        ("projector.gguf", {}, tensors | {"mm.0.weight": tensors["output_norm.weight"]}),
+    ):
+        folder = tmp_path / name.removesuffix(".gguf")
+        folder.mkdir()
+        write_gguf_file(folder / name, metadata | more, both)
+        for path in (folder, folder / name):
+            message = refusal(path)
+            assert f"{folder / name}: holds a vision tower beside the text model" in message
+            for advice in (
+                "as Ollama writes it",
+                "two files",
+                "convert_hf_to_gguf.py",
+                "--mmproj",
+                "Hugging Face",
+            ):
+                assert advice in message
+    write_gguf_file(tmp_path / "text.gguf", metadata, tensors)
+    message = refusal(tmp_path / "text.gguf", tmp_path / "joined" / "joined.gguf")
+    assert message.startswith("--mmproj: ") and "general.architecture is 'qwen35', not 'clip'" in message
 
 
 def test_a_broken_neighbour_matters_only_if_it_is_the_vision_tower(gguf: Path) -> None:

@@ -22,8 +22,6 @@ from luce.engines.qwen35.weights import (
 __all__ = ["HINTS", "gguf_text", "gguf_vision"]
 
 HINTS = (
-    ("v.", "text and vision in one file is not served; use a separate mmproj"),
-    ("mm.", "text and vision in one file is not served; use a separate mmproj"),
     ("rope_freqs", "context extension is not served"),
     ("v.deepstack", "extra image features per layer are not served"),
 )
