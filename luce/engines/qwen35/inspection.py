@@ -11,6 +11,7 @@ import numpy.typing as npt
 from luce.engines.qwen35.slots import Greedy, Slot, cut
 from luce.engines.qwen35.state import CONV_ROWS, RING, StatePool
 from luce.engines.qwen35.step import StepRunner
+from luce.engines.qwen35.text import LOGIT_ROWS
 from luce.engines.seam import SlotSpec
 
 __all__ = ["audit", "forward_all"]
@@ -43,7 +44,9 @@ def forward_all(runner: StepRunner, spec: SlotSpec) -> tuple[F32, list[F32]]:
             hidden[layer][start : start + len(x)] = x
 
         last, _ = alone.forward([(slot, slot.table, start, rows)], tap)
-        logits[start : start + rows] = runner.model.logits(last)
+        for first in range(0, rows, LOGIT_ROWS):
+            part = last[first : first + LOGIT_ROWS]
+            logits[start + first : start + first + len(part)] = runner.model.logits(part)
     return logits, hidden
 
 

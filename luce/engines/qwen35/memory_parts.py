@@ -19,6 +19,7 @@ from luce.engines.qwen35.attention import SCORE_BUDGET
 from luce.engines.qwen35.batch import SPLIT
 from luce.engines.qwen35.config import TextConfig, VisionConfig
 from luce.engines.qwen35.state import CHUNK, CONV_ROWS, MAX_LANE_ROWS, RING
+from luce.engines.qwen35.text import LOGIT_ROWS
 
 __all__ = [
     "ArraySpec",
@@ -145,7 +146,7 @@ def scratch_arrays(text: TextConfig, slots: int, context: int, pass_rows: int) -
     gate_up = _width(2 * text.ffn, text.hidden)
     columns = 2 * text.hidden + max(outs) + gate_up + text.ffn
     yield ArraySpec(part, "activations", (rows, columns))
-    yield ArraySpec(part, "logits", (rows, _width(text.vocab_size, text.hidden)))
+    yield ArraySpec(part, "logits", (LOGIT_ROWS, _width(text.vocab_size, text.hidden)))
     yield ArraySpec(part, "rotary tables", (3, context + 1, text.rotary_dim // 2))
     yield ArraySpec(part, "rows to sample", (slots, text.hidden))
     if not all(text.full_attention):

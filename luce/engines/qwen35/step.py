@@ -13,7 +13,7 @@ from luce.engines.qwen35.batch import Batch, Lane
 from luce.engines.qwen35.rope import RopeTable
 from luce.engines.qwen35.slots import Slot, cut
 from luce.engines.qwen35.state import StatePool
-from luce.engines.qwen35.text import Tap, TextModel
+from luce.engines.qwen35.text import LOGIT_ROWS, Tap, TextModel
 from luce.engines.seam import Outcome, SampledToken, Segment, StepPlan
 from luce.errors import DeviceError, LuceError
 
@@ -135,17 +135,18 @@ class StepRunner:
 
     def _sample(self, works: list[_Work]) -> dict[int, tuple[SampledToken, ...]]:
         """Draw one token for each work that asks for it; a failing row fails its own work."""
-        if not works:
-            return {}
-        logits = self.model.logits(self._hidden[: len(works)])
         tokens: dict[int, tuple[SampledToken, ...]] = {}
-        for work in works:
-            slot, position = work.slot, work.segment.start + work.segment.count
-            try:
-                token = slot.sampler.sample(logits[work.hidden], position)
-            except LuceError as error:
-                work.error = str(error)
-                continue
-            slot.sampled = (position, token.token)
-            tokens[slot.index] = (token,)
+        works = sorted(works, key=lambda work: work.hidden)
+        for first in range(0, len(works), LOGIT_ROWS):
+            part = works[first : first + LOGIT_ROWS]
+            logits = self.model.logits(self._hidden[first : first + len(part)])
+            for work, row in zip(part, logits, strict=True):
+                slot, position = work.slot, work.segment.start + work.segment.count
+                try:
+                    token = slot.sampler.sample(row, position)
+                except LuceError as error:
+                    work.error = str(error)
+                    continue
+                slot.sampled = (position, token.token)
+                tokens[slot.index] = (token,)
         return tokens

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from luce.compute.ops import silu, unit_norm
-from luce.compute.tiles import padded
+from luce.compute.tiles import TILE, padded
 from luce.engines.qwen35.attention import Attention
 from luce.engines.qwen35.batch import Batch
 from luce.engines.qwen35.config import TextConfig
@@ -16,17 +16,21 @@ from luce.engines.qwen35.deltanet import DeltaNet
 from luce.engines.qwen35.packed import PackedAttention, PackedDeltaNet, PackedText
 from luce.engines.qwen35.state import StatePool
 
-__all__ = ["TextModel"]
+__all__ = ["LOGIT_ROWS", "TextModel"]
 
 F32 = npt.NDArray[np.float32]
 Tap = Callable[[int, F32], None]
+
+LOGIT_ROWS = TILE
+"""Rows of one call of :meth:`TextModel.logits`. The head is read once per row tile however many tiles there are, so
+more rows would take memory (248,320 logits are 1 MB a row) and save no time."""
 
 
 class TextModel:
     """The layers with their scratch memory. Used by one thread; the state of sequences lives in the pool."""
 
     def __init__(self, config: TextConfig, weights: PackedText, max_rows: int, max_context: int) -> None:
-        """``max_rows``: most rows of one pass, also of one call of :meth:`logits`."""
+        """``max_rows``: most rows of one pass."""
         self.config = config
         self.weights = weights
         self.max_rows = max_rows
@@ -42,7 +46,7 @@ class TextModel:
         self._out = new(rows, max(widths))
         self._gate_up = new(rows, first.gate_up.width)
         self._middle = new(rows, config.ffn)
-        self._logits = new(rows, weights.head.width)
+        self._logits = new(LOGIT_ROWS, weights.head.width)
         mixers = [layer.mixer for layer in weights.layers]
         linear = next((mixer for mixer in mixers if isinstance(mixer, PackedDeltaNet)), None)
         full = next((mixer for mixer in mixers if isinstance(mixer, PackedAttention)), None)
@@ -84,7 +88,7 @@ class TextModel:
         return x
 
     def logits(self, hidden: F32) -> F32:
-        """Logits [n, V] of last-layer rows [n, hidden]; valid until the next call."""
+        """Logits [n, V] of last-layer rows [n, hidden], n <= :data:`LOGIT_ROWS`; valid until the next call."""
         count = len(hidden)
         unit_norm(hidden, self.eps, out=self._normed[:count])
         self.weights.head(self._normed, self._logits, count)
