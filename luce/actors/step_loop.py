@@ -30,7 +30,7 @@ from luce.charts.interpreter import Machine, Send
 from luce.charts.loader import load_chart
 from luce.engines.seam import Engine, Outcome, Segment, SegmentKind, StepPlan, Ticket
 from luce.errors import CapacityError, DeviceError, LuceError
-from luce.scheduling.blocks import BlockPool
+from luce.scheduling.blocks import BlockPool, blocks_for
 from luce.scheduling.plan import plan
 from luce.scheduling.state import Decision, Lane, Limits, LoopState, Waiting
 
@@ -212,6 +212,7 @@ class StepLoop:
                     prompt_rows=request.prompt_rows,
                     ready_rows=request.ready_rows,
                     last_row=request.row_limit - 1,
+                    covered_rows=request.row_limit,
                     runnable=request.runnable,
                     in_flight=slot in continuing,
                 )
@@ -219,7 +220,7 @@ class StepLoop:
                 if slot not in self._retiring
             ),
             waiting=tuple(
-                Waiting(key, request.row_limit)
+                Waiting(key, blocks_for(request.row_limit, self.limits.block_size))
                 for key, request in islice(self.waiting.items(), len(self._free_slots))
             ),
             free_slots=tuple(reversed(self._free_slots)),

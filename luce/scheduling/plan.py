@@ -1,18 +1,18 @@
 """Policy: from a frozen state to the next step. Pure: no I/O, no clock, no engine.
 
-Order of service (design §7): grants first in, first out, none that does not fit with everything it may grow to;
-then one row for every decoding lane; then prompt chunks in arrival order up to the prefill budget. A request that
-cannot be granted blocks those behind it, so nobody is overtaken (invariant I8).
+Order of service (design §7): parked requests return before new ones are granted, both first in, first out, and none
+that does not fit with what it is promised; then one row for every decoding lane, under pressure as the ladder says
+(`pressure.py`); then prompt chunks in arrival order up to the prefill budget. A request that does not fit blocks
+those behind it, so nobody is overtaken (invariant I8).
 
-Parking, the prefix cache and staged passes have their places in this order (resume before grant, ladder before
-decode rows, passes after them) and come with the pressure ladder.
+Staged passes have their place after the prompt chunks and come with the engines that need them.
 """
 
 from __future__ import annotations
 
 from luce.engines.seam import RowSource, Segment, SegmentKind
-from luce.scheduling.blocks import blocks_for
-from luce.scheduling.state import Decision, Grant, Lane, LoopState
+from luce.scheduling.pressure import Growth, decode_growth, wants_decode_row
+from luce.scheduling.state import Decision, Grant, Lane, LoopState, Resume
 
 __all__ = ["plan"]
 
@@ -21,40 +21,63 @@ def plan(state: LoopState) -> Decision:
     """The next decision. Bounded by slots and lanes, whatever waits behind the queue's head.
 
     Returns:
-        Grants alone (the caller delivers them and plans again once their requests have answered), else the
-        segments of the next step; both empty when nothing can run.
+        A decision that moves requests (the caller delivers it and plans again once they have answered), else the
+        segments of the next step; empty when nothing can run.
     """
-    grants = _grants(state)
-    if grants:
-        return Decision(grants=grants)
-    segments = _decode_rows(state)
+    if not state.run_ahead:
+        if state.parked:
+            resumes = _resumes(state)
+            if resumes:
+                return Decision(resumes=resumes)
+        elif state.admitting and state.waiting:
+            grants = _grants(state)
+            if grants:
+                return Decision(grants=grants)
+    growth = decode_growth(state)
+    if growth.park is not None:
+        return Decision(parks=(growth.park,))
+    if growth.fail is not None:
+        return Decision(fails=(growth.fail,))
+    segments = _decode_rows(state, growth)
     if not state.run_ahead:
         segments += _prompt_chunks(state)
     return Decision(segments=tuple(segments))
 
 
-def _grants(state: LoopState) -> tuple[Grant, ...]:
-    if not state.admitting or state.run_ahead:
+def _headroom(state: LoopState) -> int:
+    """Blocks kept back for the lanes that are there, so that a newcomer does not push one out at once: the next
+    block of every lane that will need one."""
+    size = state.limits.block_size
+    return sum(
+        lane.covered_rows <= lane.last_row and lane.covered_rows <= lane.next_row + size
+        for lane in state.lanes
+    )
+
+
+def _resumes(state: LoopState) -> tuple[Resume, ...]:
+    """One at a time: the next one counts on what this one leaves."""
+    head = state.parked[0]
+    if not state.free_slots or head.blocks > state.available_blocks - _headroom(state):
         return ()
-    available = state.available_blocks
+    return (Resume(head.key, state.free_slots[0]),)
+
+
+def _grants(state: LoopState) -> tuple[Grant, ...]:
+    available = state.available_blocks - _headroom(state)
     grants = []
     for waiting, slot in zip(state.waiting, state.free_slots, strict=False):
-        need = blocks_for(waiting.rows, state.limits.block_size)
-        if need > available:
+        if waiting.blocks > available:
             break
-        available -= need
+        available -= waiting.blocks
         grants.append(Grant(waiting.key, slot))
     return tuple(grants)
 
 
-def _decode_rows(state: LoopState) -> list[Segment]:
+def _decode_rows(state: LoopState, growth: Growth) -> list[Segment]:
     return [
         Segment(lane.slot, SegmentKind.DECODE, lane.next_row, 1, RowSource.LAST_SAMPLED, sample=True)
         for lane in state.lanes
-        if lane.runnable
-        and lane.next_row >= lane.prompt_rows
-        and lane.next_row < lane.last_row
-        and (lane.in_flight or not state.run_ahead)
+        if wants_decode_row(lane, state.run_ahead) and lane.slot not in growth.held_back
     ]
 
 
@@ -63,7 +86,10 @@ def _prompt_chunks(state: LoopState) -> list[Segment]:
     chunks: list[Segment] = []
     prefilling = [lane for lane in state.lanes if lane.runnable and lane.prefilling]
     for lane in sorted(prefilling, key=_arrival):
-        count = min(lane.ready_rows, lane.prompt_rows) - lane.next_row
+        end = min(lane.ready_rows, lane.prompt_rows)
+        if lane.cut_row is not None:
+            end = min(end, lane.cut_row)
+        count = end - lane.next_row
         if budget is not None:
             count = min(count, budget)
         if count <= 0:

@@ -1,14 +1,26 @@
-"""The frozen picture of the world that :func:`luce.scheduling.plan.plan` decides on."""
+"""The frozen picture of the world that :func:`luce.scheduling.plan.plan` decides on, and what it may decide."""
 
 from __future__ import annotations
 
+import enum
 from typing import NamedTuple
 
 import attrs
 
 from luce.engines.seam import Segment
 
-__all__ = ["Decision", "Grant", "Lane", "Limits", "LoopState", "Waiting"]
+__all__ = [
+    "Decision",
+    "Grant",
+    "Lane",
+    "Limits",
+    "LoopState",
+    "Park",
+    "ParkKind",
+    "Parked",
+    "Resume",
+    "Waiting",
+]
 
 
 @attrs.frozen
@@ -27,8 +39,8 @@ class Waiting:
 
     key: int
     """Arrival number; also the FIFO order."""
-    rows: int
-    """Rows that the request can ever occupy: prompt + max_tokens."""
+    blocks: int
+    """Blocks that it takes on a grant beyond those that others hold already."""
 
 
 class Lane(NamedTuple):
@@ -44,14 +56,33 @@ class Lane(NamedTuple):
     """Prompt rows from 0 on whose inputs are there: up to the first image that is not encoded yet."""
     last_row: int
     """Rows that may be submitted at most: prompt + max_tokens - 1 (the last token is never fed back)."""
+    covered_rows: int
+    """Rows that the blocks it holds or was promised have room for; a row at or past it needs one more block."""
     runnable: bool = True
     """False while the request's chart takes no rows: encoding, waiting for rows, ending, or its client stalls."""
     in_flight: bool = False
     """A segment that samples is launched and not collected: a further row may only continue it."""
+    busy: bool = False
+    """A step in flight holds a row of it: it may not be parked before that step is done."""
+    can_save: bool = False
+    """Its state may go to host memory, and there is room for it."""
+    can_drop: bool = False
+    """Its state can be computed again from its prompt and tokens."""
+    cut_row: int | None = None
+    """A prompt chunk ends here at the latest, so that the state after this row can be captured."""
 
     @property
     def prefilling(self) -> bool:
         return self.next_row < self.prompt_rows
+
+
+@attrs.frozen
+class Parked:
+    """A request that gave its slot and blocks back under pressure."""
+
+    key: int
+    blocks: int
+    """Blocks that it takes on its return."""
 
 
 @attrs.frozen
@@ -62,6 +93,11 @@ class LoopState:
     """The head of the queue, at most as many as there are free slots."""
     free_slots: tuple[int, ...]
     available_blocks: int
+    """Blocks that nobody holds or was promised; cached ones count, since they can be had at once."""
+    returning_blocks: int = 0
+    """Blocks that come free without anybody's doing: their owners are being saved or have ended."""
+    parked: tuple[Parked, ...] = ()
+    """The oldest parked requests that may return now, by arrival; never empty while any is parked."""
     admitting: bool = True
     """False when this plan may not grant slots."""
     run_ahead: bool = False
@@ -75,8 +111,39 @@ class Grant:
 
 
 @attrs.frozen
+class Resume:
+    """A parked request gets a slot and blocks again."""
+
+    key: int
+    slot: int
+
+
+class ParkKind(enum.Enum):
+    SAVE = "park.save"
+    DROP = "park.drop"
+
+
+@attrs.frozen
+class Park:
+    """A lane gives its slot and blocks back. The value of ``kind`` is the event in request.scxml."""
+
+    slot: int
+    kind: ParkKind
+
+
+@attrs.frozen
 class Decision:
-    """What to do next: hand out slots (then plan again when they have taken them), or run a step."""
+    """What to do next. A decision that moves requests (grants, resumes, parks, failures) holds no segments: it is
+    delivered, and the next one is made when the requests have taken it in."""
 
     grants: tuple[Grant, ...] = ()
+    resumes: tuple[Resume, ...] = ()
+    parks: tuple[Park, ...] = ()
+    fails: tuple[int, ...] = ()
+    """Slots whose request cannot go on although nothing else is in its way."""
     segments: tuple[Segment, ...] = ()
+
+    @property
+    def moves(self) -> bool:
+        """Does it move requests rather than run a step?"""
+        return bool(self.grants or self.resumes or self.parks or self.fails)

@@ -173,12 +173,16 @@ class Actors:
                     prompt_rows=request.prompt_rows,
                     ready_rows=request.ready_rows,
                     last_row=request.row_limit - 1,
+                    covered_rows=request.row_limit,
                     runnable=request.runnable,
                     in_flight=slot in continuing,
                 )
                 for slot, request in owned.items()
             ),
-            waiting=tuple(Waiting(n, world.requests[n].row_limit) for n in loop.waiting[: len(free)]),
+            waiting=tuple(
+                Waiting(n, blocks_for(world.requests[n].row_limit, self.limits.block_size))
+                for n in loop.waiting[: len(free)]
+            ),
             free_slots=free,
             available_blocks=world.options.blocks - sum(loop.reserved.values()),
             admitting="open" in loop.here.active,

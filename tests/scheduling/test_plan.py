@@ -6,32 +6,8 @@ from hypothesis import strategies as st
 
 from luce.engines.seam import RowSource, SegmentKind
 from luce.scheduling.plan import plan
-from luce.scheduling.state import Lane, Limits, LoopState, Waiting
-
-LIMITS = Limits(num_slots=4, block_size=16, prefill_budget=8)
-
-
-def lane(slot: int, next_row: int, prompt: int, **more: object) -> Lane:
-    fields: dict[str, object] = {
-        "slot": slot,
-        "order": slot,
-        "next_row": next_row,
-        "prompt_rows": prompt,
-        "ready_rows": prompt,
-        "last_row": prompt + 10,
-    }
-    return Lane(**(fields | more))  # type: ignore[arg-type]
-
-
-def state(*lanes: Lane, **more: object) -> LoopState:
-    fields: dict[str, object] = {
-        "limits": LIMITS,
-        "lanes": lanes,
-        "waiting": (),
-        "free_slots": (),
-        "available_blocks": 100,
-    }
-    return LoopState(**(fields | more))  # type: ignore[arg-type]
+from luce.scheduling.state import Lane, LoopState, Waiting
+from tests.scheduling.pictures import LIMITS, lane, state
 
 
 def shape(s: LoopState) -> list[tuple[int, str, int, int, bool]]:
@@ -81,7 +57,7 @@ def test_lanes_that_may_not_run_get_no_rows() -> None:
 
 def test_run_ahead_only_continues_rows_in_flight() -> None:
     lanes = (lane(0, 20, 20, in_flight=True), lane(1, 20, 20), lane(2, 0, 20, in_flight=True))
-    s = state(*lanes, run_ahead=True, waiting=(Waiting(5, 16),), free_slots=(3,))
+    s = state(*lanes, run_ahead=True, waiting=(Waiting(5, 1),), free_slots=(3,))
     decision = plan(s)
     assert decision.grants == ()
     assert [(g.slot, g.kind, g.source) for g in decision.segments] == [
@@ -90,7 +66,7 @@ def test_run_ahead_only_continues_rows_in_flight() -> None:
 
 
 def test_grants_are_first_in_first_out_and_nobody_overtakes_one_that_does_not_fit() -> None:
-    waiting = (Waiting(1, 32), Waiting(2, 64), Waiting(3, 16))
+    waiting = (Waiting(1, 2), Waiting(2, 4), Waiting(3, 1))
     s = state(waiting=waiting, free_slots=(0, 1, 2), available_blocks=5)
     assert [(g.key, g.slot) for g in plan(s).grants] == [(1, 0)]
     s = attrs.evolve(s, available_blocks=7)
