@@ -77,7 +77,9 @@ class Lanes:
     def _run(self, *segments: Segment) -> None:
         self.steps += 1
         tables = tuple(self._table(segment) for segment in segments)
-        result = self.engine.collect(self.engine.launch(StepPlan(self.steps, segments, tables)))
+        fresh = tuple(range(self.engine.capabilities.num_blocks)) if self.steps == 1 else ()
+        plan = StepPlan(self.steps, segments, tables, fresh_blocks=fresh)
+        result = self.engine.collect(self.engine.launch(plan))
         for segment, outcome in zip(segments, result.outcomes, strict=True):
             assert outcome.error is None, outcome.error
             assert outcome.kept == segment.count and len(outcome.tokens) == segment.sample

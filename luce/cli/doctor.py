@@ -129,6 +129,7 @@ def _run(engine: Qwen35Engine, specs: list[SlotSpec], tokens: int, piece: int) -
     for slot, spec in enumerate(specs):
         engine.open(slot, spec)
     number = 0
+    blocks = fresh = tuple(range(len(specs) * need))
     while any(len(answer) < tokens for answer in answers):
         segments = [
             _segment(slot, done[slot], len(spec.token_ids), piece)
@@ -136,7 +137,9 @@ def _run(engine: Qwen35Engine, specs: list[SlotSpec], tokens: int, piece: int) -
             if len(answers[slot]) < tokens
         ]
         covered = tuple(tables[part.slot][: -(-(part.start + part.count) // block)] for part in segments)
-        result = engine.collect(engine.launch(StepPlan(number, tuple(segments), covered)))
+        step = StepPlan(number, tuple(segments), covered, fresh_blocks=fresh)
+        result = engine.collect(engine.launch(step))
+        fresh = ()
         for part, outcome in zip(segments, result.outcomes, strict=True):
             if outcome.error is not None:
                 raise DeviceError(outcome.error)
@@ -145,6 +148,7 @@ def _run(engine: Qwen35Engine, specs: list[SlotSpec], tokens: int, piece: int) -
         number += 1
     for slot in range(len(specs)):
         engine.close(slot)
+    engine.collect(engine.launch(StepPlan(number, (), (), freed_blocks=blocks)))
     return answers
 
 

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 __all__ = [
+    "MAX_VOID_ROWS",
     "Capabilities",
     "Engine",
     "ImageSpan",
@@ -28,10 +29,18 @@ __all__ = [
     "Segment",
     "SegmentKind",
     "SlotSpec",
+    "SlotWork",
     "StepPlan",
     "StepResult",
+    "StoresStates",
     "Ticket",
+    "WorkKind",
+    "WorkOutcome",
 ]
+
+
+MAX_VOID_ROWS = 64
+"""Most rows at the end of a slot that may turn out to be void, in every engine."""
 
 
 class SegmentKind(enum.Enum):
@@ -102,6 +111,22 @@ class SlotSpec:
     num_generated: int = 0
     """How many of ``token_ids`` are generated tokens (they count as such for penalties and ``min_tokens``)."""
 
+    def with_generated(self, tokens: Sequence[int]) -> SlotSpec:
+        """What to open a slot with that goes on after ``tokens``, all generated tokens since this spec was made.
+
+        The last of them need not have been fed. Prefilling the result gives, bit for bit, the state and the next
+        token of the slot that generated them (recompute after a drop). ``image_rows`` is the same list.
+        """
+        count = len(self.token_ids)
+        later = np.arange(count, count + len(tokens), dtype=np.int32) + np.int32(self.rope_delta)
+        return attrs.evolve(
+            self,
+            token_ids=np.concatenate([self.token_ids, np.asarray(tokens, np.int32)]),
+            positions=np.concatenate([self.positions, np.broadcast_to(later, (3, len(later)))], axis=1),
+            max_tokens=self.max_tokens - len(tokens),
+            num_generated=self.num_generated + len(tokens),
+        )
+
 
 @attrs.frozen
 class Segment:
@@ -117,14 +142,75 @@ class Segment:
     layers: tuple[int, int] | None = None
     """Layer range of a staged slice; None is all layers."""
 
+    @property
+    def commits(self) -> int:
+        """Rows before this position are final once the segment has run: its start, or in a segment of more than
+        :data:`MAX_VOID_ROWS` rows the last multiple of that before its end."""
+        if self.count <= MAX_VOID_ROWS:
+            return self.start
+        return max(self.start, (self.start + self.count - 1) // MAX_VOID_ROWS * MAX_VOID_ROWS)
+
+
+class WorkKind(enum.Enum):
+    """What a :class:`SlotWork` item does."""
+
+    SAVE = "save"
+    """Copy everything of a slot to host memory: recurrent state, keys and values of all rows before ``position``,
+    fed ids, the token sampled for ``position``, sampler state. The slot goes on or is closed, as policy likes."""
+    RESTORE = "restore"
+    """Fill a freshly opened slot from a SAVE of the same sequence. ``blocks`` cover ``position`` rows, all of them
+    fresh; every row before ``position`` is written."""
+    CAPTURE = "capture"
+    """Copy the state after exactly ``position`` tokens: recurrent state, and keys and values of the block that
+    ``position`` cuts. The whole blocks below stay where they are, to be shared."""
+    ADOPT = "adopt"
+    """Start a freshly opened slot after the first ``position`` tokens of its prompt, by a CAPTURE of them. Of
+    ``blocks`` those below ``position`` are shared: they are read and never written. The block that ``position``
+    cuts, if it does, is the slot's own fresh one and gets the captured rows."""
+
+
+@attrs.frozen
+class SlotWork:
+    """One copy between a slot and a stored state. Items run in the order of the plan, before its segments.
+
+    SAVE and CAPTURE commit the slot at ``position``, as a segment's start does: no later segment may start before
+    it. Possible is every position from where the slot is committed (:attr:`Segment.commits` of its last segment) to
+    the end of its rows; rows past ``position`` are ignored. They make a new stored state under ``handle``, which
+    stays until :meth:`StoresStates.discard`. Nothing that happens later to any slot or block changes it.
+
+    RESTORE and ADOPT make the slot's next segment start at ``position``. They need a slot that was opened and has no
+    rows yet; the state under ``handle`` must have been stored at ``position``, for the same token ids and M-RoPE
+    positions (engines check these; pictures are the caller's to compare). The handle stays. The slot may be opened
+    with the spec of the saved one or with :meth:`SlotSpec.with_generated` of it.
+    """
+
+    kind: WorkKind
+    slot: int
+    position: int
+    """Rows before it are stored, or there afterwards."""
+    handle: int
+    """Name of the stored state, chosen by whoever makes the plan and never used for another one."""
+    blocks: tuple[int, ...] = ()
+    """RESTORE and ADOPT: the slot's block table up to ``position``."""
+
 
 @attrs.frozen
 class StepPlan:
-    """One step, immutable. ``block_tables[i]`` belongs to ``segments[i]`` and covers all rows up to its end."""
+    """One step, immutable. ``block_tables[i]`` belongs to ``segments[i]`` and covers all rows up to its end.
+
+    In this order: freed blocks, fresh blocks, work, segments. A plan may hold work and no segments.
+    """
 
     number: int
     segments: tuple[Segment, ...]
     block_tables: tuple[tuple[int, ...], ...]
+    work: tuple[SlotWork, ...] = ()
+    fresh_blocks: tuple[int, ...] = ()
+    """Blocks that were nobody's and are somebody's from here on. Named once, by the first plan that has one of them
+    in a table or in ``blocks``; whoever else gets to hold it later shares it as it is. The engine cleans them."""
+    freed_blocks: tuple[int, ...] = ()
+    """Blocks that are nobody's any more: no slot, stored state or cache holds them since the last plan. One of them
+    may be fresh again in the same plan. Closing a slot says nothing about its blocks."""
 
     @property
     def num_rows(self) -> int:
@@ -154,11 +240,25 @@ class Outcome:
 
 
 @attrs.frozen
+class WorkOutcome:
+    """What became of one :class:`SlotWork` item. Exactly one per item of the plan, in its order."""
+
+    slot: int
+    nbytes: int = 0
+    """SAVE and CAPTURE: host bytes that the stored state takes, equal to :meth:`Capabilities.saved_bytes` or
+    :meth:`Capabilities.captured_bytes`."""
+    error: str | None = None
+    """Set when this item alone failed. After SAVE and CAPTURE the slot goes on as ever and nothing is stored. After
+    RESTORE and ADOPT the slot is as freshly opened, without rows, and the stored state is still there."""
+
+
+@attrs.frozen
 class StepResult:
     number: int
     outcomes: tuple[Outcome, ...]
     seconds: float
     """Time on the device, for logs, metrics and device models."""
+    work: tuple[WorkOutcome, ...] = ()
 
 
 @attrs.frozen
@@ -185,6 +285,25 @@ class Capabilities:
     bytes_per_token: int = 0
     bytes_per_slot: int = 0
     bytes_per_snapshot: int = 0
+    """Recurrent state of a stored state, without keys and values."""
+    parking: bool = False
+    """May plans hold SAVE and RESTORE?"""
+    snapshots: bool = False
+    """May plans hold CAPTURE and ADOPT?"""
+    images_recomputable: bool = True
+    """May a slot with images be dropped and prefilled again, as far as ``recomputable`` allows it at all?"""
+
+    def recomputes(self, spec: SlotSpec) -> bool:
+        """May this sequence be dropped and prefilled again from its prompt, image rows and tokens?"""
+        return self.recomputable and (self.images_recomputable or not spec.spans)
+
+    def saved_bytes(self, position: int) -> int:
+        """Host bytes of a slot saved at ``position``, to the byte."""
+        return self.bytes_per_snapshot + position * self.bytes_per_token
+
+    def captured_bytes(self, position: int) -> int:
+        """Host bytes of a snapshot captured at ``position``, to the byte: recurrent state and the cut block's rows."""
+        return self.bytes_per_snapshot + position % self.block_size * self.bytes_per_token
 
 
 class Ticket(Protocol):
@@ -207,7 +326,8 @@ class Engine(Protocol):
         """Claim a slot. No compute."""
 
     def close(self, slot: int) -> None:
-        """Free a slot. No row of it may be in flight. Its state must not be seen by the next owner."""
+        """Free a slot. No row or work of it may be in flight. Its state must not be seen by the next owner; its
+        blocks are the plans' to free (:attr:`StepPlan.freed_blocks`)."""
 
     def encode(self, image: PatchImage) -> npt.NDArray[np.float32]:
         """Rows [num_tokens, hidden] of one picture. Runs on the caller's thread."""
@@ -216,19 +336,20 @@ class Engine(Protocol):
         """Start a step and return at once. At most ``max_depth`` tickets may be uncollected."""
 
     def collect(self, ticket: Ticket) -> StepResult:
-        """The result of a finished step; tickets are collected in launch order."""
+        """The result of a finished step; tickets are collected in launch order.
+
+        Raises:
+            DeviceError: the step as a whole failed. All slots in it have to be closed, and the handles that its work
+                was to make discarded; which of them hold something is not known.
+        """
 
     def shutdown(self) -> None:
         """Stop the engine thread and release memory. Idempotent."""
 
 
-class SavesSlots(Protocol):
-    """Seam for parking (host memory) and the prefix cache; engines that offer it implement these too."""
+class StoresStates(Engine, Protocol):
+    """An engine that takes :class:`SlotWork` in its plans: parking and the prefix cache (see :class:`Capabilities`)."""
 
-    def save(self, slot: int) -> object: ...
-
-    def restore(self, slot: int, handle: object) -> None: ...
-
-    def capture(self, slot: int, position: int) -> object: ...
-
-    def adopt(self, slot: int, snapshot: object, blocks: Sequence[int]) -> None: ...
+    def discard(self, handle: int) -> None:
+        """Give a stored state's memory back, after the steps launched before. Nothing happens where the item that
+        was to store it has failed. No step in flight may restore or adopt it."""

@@ -61,8 +61,7 @@ class Sampler:
         self._masked = self._masked[self._masked < num_token_ids]
         self._bias_ids: Ids = np.array([token for token, _ in params.logit_bias], np.intp)
         self._bias = np.array([bias for _, bias in params.logit_bias], np.float64)
-        for token in generated:
-            self.record(token, self._start + len(self._generated))
+        self.recall(generated)
 
     @property
     def generated(self) -> tuple[int, ...]:
@@ -80,6 +79,13 @@ class Sampler:
         self.truncate(position)
         self._generated.append(token)
         self._penalties.add(token)
+
+    def recall(self, generated: Iterable[int]) -> None:
+        """Make ``generated`` the tokens generated so far, in place of what is recorded: the state of a sampler that
+        recorded them one by one."""
+        self.truncate(self._start)
+        for position, token in enumerate(generated, self._start):
+            self.record(token, position)
 
     def sample(self, logits: npt.NDArray[np.float32], position: int) -> SampledToken:
         """Choose the token at absolute ``position`` (the number of tokens before it) and record it.

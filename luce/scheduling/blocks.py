@@ -33,6 +33,8 @@ class BlockPool:
         self._tables: dict[int, tuple[int, ...]] = {}
         self._reserved: dict[int, int] = {}
         self._outstanding = 0
+        self._fresh: set[int] = set()
+        self._freed: list[int] = []
 
     @property
     def free(self) -> int:
@@ -60,7 +62,9 @@ class BlockPool:
         missing = blocks_for(rows, self.block_size) - len(held)
         if missing > 0:
             assert len(held) + missing <= self._reserved[slot], f"slot {slot} outgrows its reservation"
-            held.extend(self._free.pop() for _ in range(missing))
+            fresh = [self._free.pop() for _ in range(missing)]
+            held.extend(fresh)
+            self._fresh.update(fresh)
             self._outstanding -= missing
             self._tables[slot] = tuple(held)
         return self._tables[slot]
@@ -71,7 +75,15 @@ class BlockPool:
         self._outstanding -= self._reserved.pop(slot) - len(held)
         del self._tables[slot]
         self._free.extend(reversed(held))
+        self._freed.extend(block for block in held if block not in self._fresh)
+        self._fresh.difference_update(held)  # no plan has named these
         return len(held)
+
+    def take_changes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """``fresh_blocks`` and ``freed_blocks`` of the next plan. To be called for every plan that is launched."""
+        changes = tuple(sorted(self._fresh)), tuple(self._freed)
+        self._fresh, self._freed = set(), []
+        return changes
 
     def check_integrity(self, live_slots: Iterable[int] | None = None) -> None:
         """free + held = total, no block twice, reservations add up; called whenever the loop goes idle."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from weakref import WeakKeyDictionary
 
 import attrs
 import numpy as np
@@ -28,6 +29,7 @@ from luce.engines.seam import (
     Segment,
     SegmentKind,
     SlotSpec,
+    SlotWork,
     StepPlan,
 )
 from tests.engines.oracle import mrope_positions
@@ -268,6 +270,11 @@ class Recorder:
         self.logits: dict[int, F32] = {}
         self._script = script or {}
 
+    generated: tuple[int, ...] = ()
+
+    def recall(self, generated: Iterable[int]) -> None:
+        pass
+
     def sample(self, logits: F32, position: int) -> SampledToken:
         self.logits[position] = logits.copy()
         return SampledToken(self._script.get(position, int(np.argmax(logits[:SAMPLED_IDS]))))
@@ -293,6 +300,19 @@ class Rows:
     sample: bool = True
 
 
+@attrs.define
+class Blocks:
+    """Which blocks of an engine are free, and what its next plan has to say of blocks."""
+
+    free: list[int]
+    fresh: list[int] = attrs.field(factory=list)
+    freed: list[int] = attrs.field(factory=list)
+
+
+_BLOCKS: WeakKeyDictionary[Qwen35Engine, Blocks] = WeakKeyDictionary()
+"""By engine, so that a later driver goes on where an earlier one left off."""
+
+
 class Driver:
     """Opens sequences at chosen slots with randomly placed blocks and runs steps by hand."""
 
@@ -300,8 +320,8 @@ class Driver:
         self.engine = engine
         self.random = random.Random(seed)
         capabilities = engine.capabilities
-        self._free = list(range(capabilities.num_blocks))
-        self.random.shuffle(self._free)
+        self._blocks = _BLOCKS.setdefault(engine, Blocks(list(range(capabilities.num_blocks))))
+        self.random.shuffle(self._blocks.free)
         self._size = capabilities.block_size
         self._number = 0
 
@@ -322,26 +342,45 @@ class Driver:
         self.engine.call(install)
         taken = list(blocks or ())
         for block in taken:
-            self._free.remove(block)
+            self._blocks.free.remove(block)
+        self._blocks.fresh += taken
         return Opened(slot, spec, taken, recorder)
 
-    def close(self, sequence: Opened) -> None:
+    def close(self, sequence: Opened, *, keep: Sequence[int] = ()) -> None:
+        """Close the slot and free its blocks, but for those that somebody else has."""
         self.engine.close(sequence.slot)
-        self._free += sequence.blocks
+        self.free([block for block in sequence.blocks if block not in keep])
         sequence.blocks = []
 
-    def plan(self, rows: Sequence[Rows]) -> StepPlan:
+    def take(self, count: int) -> list[int]:
+        """Fresh blocks, anywhere in the pool."""
+        free = self._blocks.free
+        taken = [free.pop(self.random.randrange(len(free))) for _ in range(count)]
+        self._blocks.fresh += taken
+        return taken
+
+    def free(self, blocks: Sequence[int]) -> None:
+        """Nobody has these blocks any more."""
+        for block in blocks:
+            if block in self._blocks.fresh:  # no plan has named it
+                self._blocks.fresh.remove(block)
+            else:
+                self._blocks.freed.append(block)
+        self._blocks.free += blocks
+
+    def plan(self, rows: Sequence[Rows] = (), work: Sequence[SlotWork] = ()) -> StepPlan:
         segments, tables = [], []
         for item in rows:
             sequence, end = item.sequence, item.start + item.count
-            while len(sequence.blocks) * self._size < end:
-                sequence.blocks.append(self._free.pop(self.random.randrange(len(self._free))))
+            sequence.blocks += self.take(max(-(-end // self._size) - len(sequence.blocks), 0))
             kind = SegmentKind.PREFILL if item.source is RowSource.PROMPT else SegmentKind.DECODE
             segments.append(Segment(sequence.slot, kind, item.start, item.count, item.source, item.sample))
             tables.append(tuple(sequence.blocks))
             sequence.high = end
         self._number += 1
-        return StepPlan(self._number, tuple(segments), tuple(tables))
+        fresh, freed = tuple(self._blocks.fresh), tuple(self._blocks.freed)
+        self._blocks.fresh, self._blocks.freed = [], []
+        return StepPlan(self._number, tuple(segments), tuple(tables), tuple(work), fresh, freed)
 
     def step(self, rows: Sequence[Rows]) -> tuple[Outcome, ...]:
         return self.engine.collect(self.engine.launch(self.plan(rows))).outcomes

@@ -45,9 +45,16 @@ def engine() -> Iterator[Qwen35Engine]:
     engine.shutdown()
 
 
-def prefill_plan(number: int, slot: int, count: int, *, blocks: tuple[int, ...] = BLOCKS) -> StepPlan:
+def prefill_plan(
+    number: int,
+    slot: int,
+    count: int,
+    *,
+    blocks: tuple[int, ...] = BLOCKS,
+    freed: tuple[int, ...] = (),
+) -> StepPlan:
     segment = Segment(slot, SegmentKind.PREFILL, 0, count, RowSource.PROMPT, sample=True)
-    return StepPlan(number, (segment,), (blocks,))
+    return StepPlan(number, (segment,), (blocks,), fresh_blocks=blocks, freed_blocks=freed)
 
 
 def decode_plan(number: int, slot: int, at: int, *, blocks: tuple[int, ...] = BLOCKS) -> StepPlan:
@@ -92,16 +99,18 @@ def test_depth_two_gives_the_same_tokens(engine: Qwen35Engine) -> None:
     opened = driver.open(spec)
     driver.prefill(opened)
     alone = driver.decode(opened, 12)
+    blocks = tuple(opened.blocks)
     driver.close(opened)
 
     engine.open(0, spec)
-    tickets = [engine.launch(prefill_plan(1, 0, 60)), engine.launch(decode_plan(2, 0, 60))]
+    first = prefill_plan(1, 0, 60, blocks=blocks, freed=blocks)
+    tickets = [engine.launch(first), engine.launch(decode_plan(2, 0, 60, blocks=blocks))]
     with pytest.raises(DeviceError, match="uncollected"):
-        engine.launch(decode_plan(3, 0, 61))
+        engine.launch(decode_plan(3, 0, 61, blocks=blocks))
     tokens = []
     for number in range(3, 14):
         tokens.append(engine.collect(tickets.pop(0)).outcomes[0].tokens[0].token)
-        tickets.append(engine.launch(decode_plan(number, 0, 58 + number)))
+        tickets.append(engine.launch(decode_plan(number, 0, 58 + number, blocks=blocks)))
     tokens += [engine.collect(ticket).outcomes[0].tokens[0].token for ticket in tickets]
     assert tokens == alone
     engine.close(0)
@@ -127,7 +136,7 @@ def test_close_takes_effect_in_order_with_launches(engine: Qwen35Engine) -> None
     first = engine.launch(prefill_plan(1, 0, 50))
     engine.close(0)
     engine.open(0, spec)
-    second = engine.launch(prefill_plan(2, 0, 50))
+    second = engine.launch(prefill_plan(2, 0, 50, freed=BLOCKS))
     results = [engine.collect(ticket).outcomes[0] for ticket in (first, second)]
     assert results[0].tokens == results[1].tokens and results[0].error is None
 
@@ -266,7 +275,7 @@ def test_an_unexpected_error_fails_the_step_and_the_engine_goes_on(
             engine.collect(ticket)
     (bad,) = engine.collect(engine.launch(decode_plan(2, 0, 5))).outcomes
     assert "failed before" in (bad.error or "")
-    (good,) = engine.collect(engine.launch(prefill_plan(3, 1, 5))).outcomes
+    (good,) = engine.collect(engine.launch(prefill_plan(3, 1, 5, blocks=(20, 21)))).outcomes
     assert good.error is None
 
 

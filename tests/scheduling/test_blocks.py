@@ -66,3 +66,22 @@ def test_no_block_has_two_holders_whatever_happens(data: st.DataObject) -> None:
             pool.release(slot)
             del limits[slot], rows[slot]
         pool.check_integrity(limits)
+
+
+def test_changes_are_told_once() -> None:
+    pool = BlockPool(4, 16)
+    pool.reserve(0, 64)
+    table = pool.grow(0, 40)
+    assert pool.take_changes() == (table, ())
+    more = pool.grow(0, 64)[3:]
+    pool.release(0)
+    assert len(more) == 1
+    assert pool.take_changes() == ((), table), "nobody was told of the last one"
+    pool.reserve(1, 64)
+    assert pool.take_changes() == ((), ())
+    assert len(pool.grow(1, 17)) == 2
+    pool.release(1)
+    pool.reserve(1, 64)
+    again = pool.grow(1, 17)
+    assert pool.take_changes() == (again, ())
+    assert pool.take_changes() == ((), ())

@@ -22,7 +22,7 @@ from luce.engines.qwen35.config import TextConfig
 from luce.engines.qwen35.packed import PackedDeltaNet
 from luce.engines.qwen35.state import CHUNK, DeltaNetState
 
-__all__ = ["DeltaNet", "fold"]
+__all__ = ["DeltaNet", "commit_chunk", "fold"]
 
 F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]
@@ -42,6 +42,15 @@ def fold(s: F32, k: F32, u: F32, g: F64, out: F32) -> None:
     gain = np.exp(g[:, -1].astype(np.float32))
     np.multiply(s, gain.reshape(*s.shape[:2], 1, 1), out=out)
     out += added
+
+
+def commit_chunk(state: DeltaNetState, slot: int, chunk: int) -> None:
+    """Fold the whole, committed chunk from ``chunk`` on into S. Its ring rows become exact zeros, free for the chunk
+    after next."""
+    k, u, g = state.chunk(slot, chunk)
+    fold(state.s[slot], k, u, g, out=state.s[slot])
+    k[...] = 0.0
+    u[...] = 0.0
 
 
 class DeltaNet:
@@ -82,7 +91,7 @@ class DeltaNet:
         """
         rows = batch.rows
         for slot, chunk in batch.folds:
-            self._commit(state, slot, chunk)
+            commit_chunk(state, slot, chunk)
         inputs = self._inputs
         w.inputs(x, inputs, rows)
         qkv, z, b, a = (inputs[:rows, part] for part in w.parts)
@@ -98,13 +107,6 @@ class DeltaNet:
         flat = self._mixed
         np.multiply(flat[:rows], gate, out=flat[:rows])
         w.out(flat, out, rows)
-
-    def _commit(self, state: DeltaNetState, slot: int, chunk: int) -> None:
-        """Fold a committed chunk into S; its ring rows become exact zeros, free for the chunk after next."""
-        k, u, g = state.chunk(slot, chunk)
-        fold(state.s[slot], k, u, g, out=state.s[slot])
-        k[...] = 0.0
-        u[...] = 0.0
 
     def _convolve(self, w: PackedDeltaNet, state: DeltaNetState, batch: Batch, qkv: F32) -> tuple[F32, F32]:
         """Causal convolution of 4 taps, silu, and unit keys and queries.

@@ -12,7 +12,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 from typing import TypeVar
 
@@ -21,8 +21,9 @@ import numpy.typing as npt
 
 from luce.compute.blas import pin_blas
 from luce.compute.selfcheck import check_operators
+from luce.engines.qwen35.audit import audit_blocks, audit_slot, audit_stored
 from luce.engines.qwen35.config import Qwen35Config
-from luce.engines.qwen35.inspection import audit, forward_all
+from luce.engines.qwen35.inspection import forward_all
 from luce.engines.qwen35.packed import pack_text
 from luce.engines.qwen35.rope import RopeTable
 from luce.engines.qwen35.slots import Slot, new_slot
@@ -31,7 +32,16 @@ from luce.engines.qwen35.step import StepRunner
 from luce.engines.qwen35.text import TextModel
 from luce.engines.qwen35.vision import VisionTower
 from luce.engines.qwen35.weights import Qwen35Weights
-from luce.engines.seam import Capabilities, Outcome, PatchImage, SlotSpec, StepPlan, StepResult, Ticket
+from luce.engines.seam import (
+    Capabilities,
+    Outcome,
+    PatchImage,
+    SlotSpec,
+    StepPlan,
+    StepResult,
+    Ticket,
+    WorkOutcome,
+)
 from luce.errors import DeviceError, RequestError
 
 __all__ = ["Qwen35Engine", "StepTicket"]
@@ -51,6 +61,7 @@ class StepTicket:
         self._fd = fd
         self.finished = threading.Event()
         self.outcomes: tuple[Outcome, ...] = ()
+        self.work: tuple[WorkOutcome, ...] = ()
         self.seconds = 0.0
         self.error: DeviceError | None = None
 
@@ -66,7 +77,7 @@ class StepTicket:
 
 
 class Qwen35Engine:
-    """Implements :class:`luce.engines.seam.Engine` with numpy.
+    """Implements :class:`luce.engines.seam.StoresStates` with numpy.
 
     Args:
         config, weights: the model. The text weights are packed into the engine's own copy.
@@ -110,7 +121,6 @@ class Qwen35Engine:
         self.tiles = packed.tiles
         """Row-tile heights found exact at start, by panel shape; (1,) means row by row (``luce doctor``)."""
         self._num_token_ids = num_token_ids or text.vocab_size
-        self._poison = poison
         self.capabilities = Capabilities(
             num_slots=num_slots,
             block_size=block_size,
@@ -126,6 +136,8 @@ class Qwen35Engine:
             bytes_per_token=self.pool.bytes_per_token,
             bytes_per_slot=self.pool.bytes_per_slot,
             bytes_per_snapshot=self.pool.bytes_per_snapshot,
+            parking=True,
+            snapshots=True,
         )
         self._claimed: set[int] = set()
         self._uncollected: deque[StepTicket] = deque()
@@ -192,7 +204,7 @@ class Qwen35Engine:
         """The result of the oldest uncollected step; waits for it where need be.
 
         Raises:
-            DeviceError: the step as a whole failed; all its slots have to be closed.
+            DeviceError: the step as a whole failed; all its slots have to be closed and its new handles discarded.
         """
         assert self._uncollected and self._uncollected[0] is ticket, "tickets are collected in launch order"
         done = self._uncollected.popleft()
@@ -202,7 +214,11 @@ class Qwen35Engine:
                 os.eventfd_read(done.fd)
         if done.error is not None:
             raise done.error
-        return StepResult(done.number, done.outcomes, done.seconds)
+        return StepResult(done.number, done.outcomes, done.seconds, done.work)
+
+    def discard(self, handle: int) -> None:
+        """Give a stored state's memory back after the steps launched before."""
+        self._put(lambda: self._runner.stored.discard(handle))
 
     def shutdown(self) -> None:
         """Stop the engine thread after the commands given so far. Idempotent."""
@@ -241,8 +257,17 @@ class Qwen35Engine:
         return self.call(lambda runner, _: forward_all(runner, spec))
 
     def audit(self, slot: int) -> list[str]:
-        """Recompute the stored state of an open slot and compare bit for bit; one line per difference."""
-        return self.call(lambda runner, slots: audit(runner, slots[slot]))
+        """Recompute the state of an open slot and compare bit for bit; one line for each array that differs."""
+        return self.call(lambda runner, slots: audit_slot(runner, slots[slot]))
+
+    def audit_stored(self, handle: int, spec: SlotSpec) -> list[str]:
+        """As :meth:`audit` for a saved slot or a snapshot, from its content: see :func:`.audit.audit_stored`."""
+        ids = self._num_token_ids
+        return self.call(lambda runner, _: audit_stored(runner, runner.stored.states[handle], spec, ids))
+
+    def audit_blocks(self, spec: SlotSpec, blocks: Sequence[int], rows: int) -> list[str]:
+        """As :meth:`audit` for keys and values of the first ``rows`` positions of ``spec`` in ``blocks``."""
+        return self.call(lambda runner, _: audit_blocks(runner, spec, tuple(blocks), rows))
 
     def _put(self, command: Callable[[], None]) -> None:
         if not self._fds:
@@ -264,21 +289,20 @@ class Qwen35Engine:
         self._slots[slot.index] = slot
 
     def _close(self, index: int) -> None:
-        slot = self._slots.pop(index)
+        del self._slots[index]
         self.pool.forget(index)
-        if self._poison:
-            self.pool.forget_blocks(np.array(slot.table, np.intp))
 
     def _step(self, ticket: StepTicket) -> None:
         started = time.perf_counter()
         try:
-            ticket.outcomes = self._runner.run(ticket.plan, self._slots)
+            ticket.outcomes, ticket.work = self._runner.run(ticket.plan, self._slots)
         except Exception as error:
             ticket.error = DeviceError(f"step {ticket.number} failed: {type(error).__name__}: {error}")
             ticket.error.__cause__ = error
-            for segment in ticket.plan.segments:
-                if segment.slot in self._slots:
-                    self._slots[segment.slot].failed = str(ticket.error)
+            plan = ticket.plan
+            for slot in [*(item.slot for item in plan.work), *(segment.slot for segment in plan.segments)]:
+                if slot in self._slots:
+                    self._slots[slot].failed = str(ticket.error)
         ticket.seconds = time.perf_counter() - started
         os.eventfd_write(ticket.fd, 1)
         ticket.finished.set()

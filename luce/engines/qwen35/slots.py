@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Iterable
+
 import attrs
 import numpy as np
 import numpy.typing as npt
 
-from luce.engines.qwen35.state import CHUNK, MAX_LANE_ROWS
+from luce.engines.qwen35.state import CHUNK, MAX_LANE_ROWS, StatePool
 from luce.engines.seam import RowSource, SampledToken, Segment, SegmentKind, SlotSpec
 from luce.errors import DeviceError, RequestError
 from luce.sampling.sampler import NonFiniteLogitsError, Sampler
 
-__all__ = ["Greedy", "Slot", "cut", "new_slot"]
+__all__ = ["Greedy", "Slot", "content_digest", "cut", "new_sampler", "new_slot"]
 
 
 class Greedy:
     """Argmax, lowest id on ties, for slots opened without sampling parameters (tools and tests)."""
+
+    generated: tuple[int, ...] = ()
+    """Nothing is remembered."""
 
     def __init__(self, num_token_ids: int) -> None:
         self._num_ids = num_token_ids
@@ -33,6 +39,9 @@ class Greedy:
         token = int(row.argmax())
         return SampledToken(token, float(-np.log(np.exp(row - row[token]).sum())))
 
+    def recall(self, generated: Iterable[int]) -> None:
+        """As :meth:`luce.sampling.sampler.Sampler.recall`."""
+
 
 @attrs.define(eq=False)
 class Slot:
@@ -44,16 +53,14 @@ class Slot:
     ids: npt.NDArray[np.int64]
     """Token fed at each position so far; prompt ids from the start."""
     base: int = 0
-    """Start of the committed 64-chunk."""
+    """Start of the committed 64-chunk, the last multiple of 64 up to ``start``."""
     start: int = 0
-    """Where the last executed lane began: rows before it are committed."""
+    """Rows before it are committed: where the last lane began, or where the slot was stored after that."""
     high: int = 0
     """Rows computed, committed or not."""
     sampled: tuple[int, int] | None = None
     """(position, token) of the token sampled last."""
     table: tuple[int, ...] = ()
-    blocks: int = 0
-    """Leading blocks of the table that are this slot's to read."""
     failed: str | None = None
 
     @property
@@ -69,14 +76,17 @@ class Slot:
         later = np.arange(max(start, prompt), end) + self.spec.rope_delta
         return np.concatenate([given, np.broadcast_to(later, (3, len(later)))], axis=1)
 
-    def check(
-        self, segment: Segment, table: tuple[int, ...], block_size: int, num_blocks: int, hidden: int
-    ) -> None:
+    @property
+    def first_generated(self) -> int:
+        """Position of the first generated token."""
+        return self.prompt_length - self.spec.num_generated
+
+    def check(self, segment: Segment, table: tuple[int, ...], pool: StatePool, hidden: int) -> None:
         """Refuse a segment that this slot cannot run. ``hidden``: width of input rows.
 
         Raises:
-            DeviceError: the slot failed before, a gap, a position before the committed chunk, rows without a
-                source, a short block table.
+            DeviceError: the slot failed before, a gap, a position before the commit, rows without a source, a block
+                table that is short or names blocks that nobody holds.
         """
         end = segment.start + segment.count
         if self.failed is not None:
@@ -85,13 +95,14 @@ class Slot:
             raise DeviceError(f"segments of kind {segment.kind.value!r} or layer ranges are not served")
         if segment.count < 1 or segment.start > self.high:
             raise DeviceError(f"rows {segment.start} to {end} do not follow on the {self.high} rows computed")
-        if segment.start < self.base:
-            raise DeviceError(f"row {segment.start} lies before the committed chunk at {self.base}")
+        if segment.start < self.start:
+            raise DeviceError(
+                f"row {segment.start} is committed: the slot goes on from {self.start} or later"
+            )
         if end > len(self.ids):
             raise DeviceError(f"rows up to {end} exceed the {len(self.ids)} that the slot was opened for")
-        needed = -(-end // block_size)
-        if len(table) < needed or not all(0 <= block < num_blocks for block in table[:needed]):
-            raise DeviceError(f"the block table does not cover {end} rows")
+        if not pool.covers(table, end):
+            raise DeviceError(f"the block table does not cover {end} rows with blocks that were given out")
         if segment.source is RowSource.LAST_SAMPLED:
             if segment.count != 1 or self.sampled is None or self.sampled[0] != segment.start:
                 raise DeviceError(f"no token was sampled for row {segment.start}")
@@ -156,11 +167,25 @@ def new_slot(index: int, spec: SlotSpec, max_context: int, vocab_size: int, num_
     # One more than the answer needs: a row launched ahead may overrun.
     fed = np.zeros(min(count + spec.max_tokens, max_context) + 1, np.int64)
     fed[:count] = ids
-    sampler: Sampler | Greedy = Greedy(num_token_ids)
-    if spec.sampling is not None:
-        prompt = len(ids) - spec.num_generated
-        sampler = Sampler(spec.sampling, ids[:prompt], num_token_ids, generated=ids[prompt:].tolist())
-    return Slot(index, spec, sampler, fed)
+    return Slot(index, spec, new_sampler(spec, count, num_token_ids), fed)
+
+
+def new_sampler(spec: SlotSpec, position: int, num_token_ids: int) -> Sampler | Greedy:
+    """The sampler of a sequence that goes on at ``position``: of ``spec``'s generated tokens it has those before."""
+    if spec.sampling is None:
+        return Greedy(num_token_ids)
+    ids = np.asarray(spec.token_ids, np.int64)
+    prompt = len(ids) - spec.num_generated
+    return Sampler(
+        spec.sampling, ids[:prompt], num_token_ids, generated=ids[prompt : max(position, prompt)].tolist()
+    )
+
+
+def content_digest(ids: npt.NDArray[np.int64], positions: npt.NDArray[np.integer]) -> bytes:
+    """Digest of token ids [n] and their M-RoPE positions [3, n]. Pictures are not in it."""
+    digest = hashlib.blake2b(ids.astype(np.int64).tobytes(), digest_size=16)
+    digest.update(positions.astype(np.int64).tobytes())
+    return digest.digest()
 
 
 def cut(start: int, count: int) -> list[tuple[int, int]]:

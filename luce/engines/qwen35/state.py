@@ -21,6 +21,8 @@ import numpy as np
 import numpy.typing as npt
 
 from luce.engines.qwen35.config import TextConfig
+from luce.engines.seam import MAX_VOID_ROWS
+from luce.errors import DeviceError
 
 __all__ = ["CHUNK", "CONV_ROWS", "MAX_LANE_ROWS", "RING", "DeltaNetState", "KvLayer", "StatePool"]
 
@@ -29,7 +31,7 @@ F64 = npt.NDArray[np.float64]
 
 CHUNK = 64
 """Rows between two places where the DeltaNet state may be folded."""
-MAX_LANE_ROWS = 64
+MAX_LANE_ROWS = MAX_VOID_ROWS
 """Most rows of one slot in one pass; rows from the start of the last pass on can be dropped."""
 RING = 2 * CHUNK
 """Ring rows: up to 63 before a segment's start and up to 64 in it, in whole chunks."""
@@ -81,6 +83,8 @@ class StatePool:
         self.block_size = block_size
         self._fill = np.float32(np.nan if poison else 0.0)
         self._poison = poison
+        self.held = bytearray(num_blocks)
+        """By block: 1 while somebody holds it."""
         hk, hv, dk, dv = config.key_heads, config.value_heads, config.key_dim, config.value_dim
 
         def new(*shape: int) -> F32:
@@ -139,20 +143,48 @@ class StatePool:
                 for array in layer.arrays():
                     array[slot] = np.nan
 
-    def forget_blocks(self, blocks: npt.NDArray[np.integer]) -> None:
-        """Nobody owns these blocks any more."""
-        if self._poison:
-            rows = (blocks[:, None] * self.block_size + np.arange(self.block_size)).ravel()
-            for layer in self.kv:
-                layer.k[rows] = np.nan
-                layer.v[rows] = np.nan
+    def take_back(self, blocks: Sequence[int]) -> None:
+        """Nobody holds these blocks any more.
 
-    def clean_blocks(self, blocks: Sequence[int]) -> None:
-        """A slot got these blocks: their values become exact zeros, since splits are read whole."""
+        Raises:
+            DeviceError: nobody held one of them.
+        """
         for block in blocks:
+            if not (0 <= block < self.num_blocks and self.held[block]):
+                raise DeviceError(f"block {block} is freed, but nobody held it")
+            self.held[block] = 0
+            if self._poison:
+                rows = slice(block * self.block_size, (block + 1) * self.block_size)
+                for layer in self.kv:
+                    layer.k[rows] = np.nan
+                    layer.v[rows] = np.nan
+
+    def give_out(self, blocks: Sequence[int]) -> None:
+        """These blocks are somebody's from now on: their values become exact zeros, since splits are read whole.
+
+        Raises:
+            DeviceError: a block does not exist, or somebody holds it.
+        """
+        for block in blocks:
+            if not 0 <= block < self.num_blocks or self.held[block]:
+                raise DeviceError(f"block {block} is called fresh, but does not exist or is held already")
+            self.held[block] = 1
             rows = slice(block * self.block_size, (block + 1) * self.block_size)
             for layer in self.kv:
                 layer.v[rows] = 0.0
+
+    def covers(self, table: Sequence[int], rows: int) -> bool:
+        """Is there a held block in ``table`` for each of ``rows`` rows?"""
+        needed = -(-rows // self.block_size)
+        held, count = self.held, self.num_blocks
+        return len(table) >= needed and all(0 <= block < count and held[block] for block in table[:needed])
+
+    def rows_at(self, table: Sequence[int], first: int, stop: int) -> npt.NDArray[np.intp]:
+        """Pool rows [stop - first] of the positions ``first`` … ``stop`` - 1."""
+        position = np.arange(first, stop)
+        blocks = np.asarray(table, np.intp)[position // self.block_size]
+        rows: npt.NDArray[np.intp] = blocks * self.block_size + position % self.block_size
+        return rows
 
     def drop_rows(self, slot: int, start: int, end: int) -> None:
         """Positions ``start`` … ``end`` - 1 of ``slot`` are void: their ring rows become exact zeros again."""

@@ -1,4 +1,4 @@
-"""Executes one step plan: lanes into passes over the layers, then sampling. Runs on the engine thread."""
+"""Executes one step plan: blocks, copies, lanes into passes over the layers, sampling. Runs on the engine thread."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from luce.engines.qwen35.batch import Batch, Lane
 from luce.engines.qwen35.rope import RopeTable
 from luce.engines.qwen35.slots import Slot, cut
 from luce.engines.qwen35.state import StatePool
+from luce.engines.qwen35.stored_states import StoredStates
 from luce.engines.qwen35.text import LOGIT_ROWS, Tap, TextModel
-from luce.engines.seam import Outcome, SampledToken, Segment, StepPlan
+from luce.engines.seam import Outcome, SampledToken, Segment, StepPlan, WorkOutcome
 from luce.errors import DeviceError, LuceError
 
 __all__ = ["StepRunner"]
@@ -43,10 +44,23 @@ class StepRunner:
         self.pool = pool
         self.rope = rope
         self.config = model.config
+        self.stored = StoredStates(pool)
         self._hidden: F32 = np.zeros((pool.num_slots, model.config.hidden), np.float32)
 
-    def run(self, plan: StepPlan, slots: Mapping[int, Slot]) -> tuple[Outcome, ...]:
-        """Run a plan; one outcome per segment, in order. A segment that fails touches no other one."""
+    def run(
+        self, plan: StepPlan, slots: Mapping[int, Slot]
+    ) -> tuple[tuple[Outcome, ...], tuple[WorkOutcome, ...]]:
+        """Run a plan; one outcome per segment and one per work item, in order. What fails touches nothing else.
+
+        Raises:
+            DeviceError: the plan's fresh and freed blocks contradict those before.
+        """
+        self.pool.take_back(plan.freed_blocks)
+        self.pool.give_out(plan.fresh_blocks)
+        work = tuple(self.stored.run(item, slots) for item in plan.work)
+        return self._segments(plan, slots), work
+
+    def _segments(self, plan: StepPlan, slots: Mapping[int, Slot]) -> tuple[Outcome, ...]:
         outcomes: list[Outcome | None] = [None] * len(plan.segments)
         works: dict[int, _Work] = {}
         for index, (segment, table) in enumerate(zip(plan.segments, plan.block_tables, strict=True)):
@@ -79,7 +93,7 @@ class StepRunner:
             raise DeviceError(f"slot {segment.slot} is not open")
         if any(work.slot is slot for work in works.values()):
             raise DeviceError(f"slot {segment.slot} has two segments in one step")
-        slot.check(segment, table, self.pool.block_size, self.pool.num_blocks, self.config.hidden)
+        slot.check(segment, table, self.pool, self.config.hidden)
         slot.feed(segment)
         return _Work(segment, slot, table, deque(cut(segment.start, segment.count)))
 
@@ -118,10 +132,6 @@ class StepRunner:
             if start < slot.high:
                 self.pool.drop_rows(slot.index, start, slot.high)
             lane = Lane(slot.index, start, count, slot.base, table)
-            blocks = -(-lane.end // self.pool.block_size)
-            if slot.blocks < blocks:
-                self.pool.clean_blocks(table[slot.blocks : blocks])
-                slot.blocks = blocks
             lanes.append(lane)
             positions.append(slot.positions(start, lane.end))
             slot.rows_into(start, x[row : row + count], self.model.weights.embed)

@@ -1,0 +1,154 @@
+"""Saved slots and prefix snapshots of one engine, by handle, and the work items that make and use them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+
+from luce.engines.qwen35.slots import Slot, content_digest
+from luce.engines.qwen35.snapshots import Snapshot, commit, put, take
+from luce.engines.qwen35.state import StatePool
+from luce.engines.seam import SlotWork, WorkKind, WorkOutcome
+from luce.errors import DeviceError, LuceError
+
+__all__ = ["Progress", "Stored", "StoredStates"]
+
+_SOURCE = {WorkKind.RESTORE: WorkKind.SAVE, WorkKind.ADOPT: WorkKind.CAPTURE}
+
+
+@attrs.frozen(eq=False)
+class Progress:
+    """What a saved slot has besides arrays."""
+
+    ids: npt.NDArray[np.int64]
+    """[position] ids fed."""
+    sampled: tuple[int, int] | None
+    """(position, token) if a token was sampled for ``position``."""
+    first_generated: int
+    """Position of the first generated token."""
+    generated: tuple[int, ...]
+    """Tokens generated so far, the one in ``sampled`` included."""
+
+
+@attrs.frozen(eq=False)
+class Stored:
+    kind: WorkKind
+    """SAVE or CAPTURE."""
+    snapshot: Snapshot
+    progress: Progress | None = None
+    """Of a saved slot."""
+
+
+class StoredStates:
+    """Owned by the engine thread."""
+
+    def __init__(self, pool: StatePool) -> None:
+        self._pool = pool
+        self.states: dict[int, Stored] = {}
+
+    @property
+    def nbytes(self) -> int:
+        """Host bytes of all arrays."""
+        return sum(stored.snapshot.nbytes for stored in self.states.values())
+
+    def run(self, item: SlotWork, slots: Mapping[int, Slot]) -> WorkOutcome:
+        """Do one item. One that cannot be done changes neither slots nor stored states and says why."""
+        try:
+            slot = self._slot(item, slots)
+            if item.kind in _SOURCE:
+                self._fill(item, slot)
+                return WorkOutcome(item.slot)
+            return WorkOutcome(item.slot, self._store(item, slot).snapshot.nbytes)
+        except LuceError as error:
+            return WorkOutcome(item.slot, error=str(error))
+        except MemoryError as error:
+            return WorkOutcome(item.slot, error=f"no host memory left to {item.kind.value} a slot: {error}")
+
+    def discard(self, handle: int) -> None:
+        """Forget a stored state, if there is one."""
+        self.states.pop(handle, None)
+
+    def _slot(self, item: SlotWork, slots: Mapping[int, Slot]) -> Slot:
+        slot = slots.get(item.slot)
+        if slot is None:
+            raise DeviceError(f"slot {item.slot} is not open")
+        if slot.failed is not None:
+            raise DeviceError(f"the sequence failed before: {slot.failed}")
+        return slot
+
+    def _store(self, item: SlotWork, slot: Slot) -> Stored:
+        position, saves = item.position, item.kind is WorkKind.SAVE
+        if item.handle in self.states:
+            raise DeviceError(f"handle {item.handle} is in use")
+        if not max(slot.start, 1) <= position <= slot.high:
+            raise DeviceError(
+                f"position {position} cannot be stored: the slot is committed at {slot.start} and has {slot.high} rows"
+            )
+        commit(self._pool, slot, position)
+        size = self._pool.block_size
+        snapshot = take(self._pool, slot, 0 if saves else position // size * size)
+        stored = Stored(item.kind, snapshot, _progress(slot, position) if saves else None)
+        self.states[item.handle] = stored
+        return stored
+
+    def _fill(self, item: SlotWork, slot: Slot) -> None:
+        stored, position = self.states.get(item.handle), item.position
+        if stored is None or stored.kind is not _SOURCE[item.kind]:
+            held = "nothing" if stored is None else f"the result of a {stored.kind.value}"
+            raise DeviceError(
+                f"handle {item.handle} holds {held}; it cannot be used to {item.kind.value} a slot"
+            )
+        if stored.snapshot.position != position:
+            raise DeviceError(
+                f"handle {item.handle} was stored at position {stored.snapshot.position}, not {position}"
+            )
+        if slot.high:
+            raise DeviceError(f"slot {slot.index} has {slot.high} rows already")
+        if not self._pool.covers(item.blocks, position):
+            raise DeviceError(f"the blocks do not cover {position} rows with blocks that were given out")
+        last = len(slot.ids) - 1 if stored.progress else slot.prompt_length - 1
+        if position > last:
+            raise DeviceError(f"position {position} leaves no row to go on with: the last one is {last}")
+        ids = _ids(slot, stored, position)
+        if content_digest(ids, slot.positions(0, position)) != stored.snapshot.digest:
+            raise DeviceError(
+                f"handle {item.handle} holds other token ids or positions than slot {slot.index}"
+            )
+        self._put(slot, stored, item.blocks, ids)
+
+    def _put(self, slot: Slot, stored: Stored, table: tuple[int, ...], ids: npt.NDArray[np.int64]) -> None:
+        progress = stored.progress
+        if progress is not None and progress.first_generated != slot.first_generated:
+            raise DeviceError(
+                f"the answer began at {progress.first_generated} when the slot was saved; now at {slot.first_generated}"
+            )
+        put(self._pool, slot, stored.snapshot, table)
+        slot.ids[: len(ids)] = ids
+        if progress is None:
+            return
+        slot.sampled = progress.sampled
+        if len(progress.generated) > slot.spec.num_generated:
+            slot.sampler.recall(progress.generated)
+
+
+def _ids(slot: Slot, stored: Stored, position: int) -> npt.NDArray[np.int64]:
+    """Ids fed before ``position``: the slot's prompt, then what the saved slot had generated."""
+    if stored.progress is None:
+        return slot.ids[:position]
+    return np.concatenate(
+        [slot.ids[: min(slot.prompt_length, position)], stored.progress.ids[slot.prompt_length :]]
+    )
+
+
+def _progress(slot: Slot, position: int) -> Progress:
+    sampled = slot.sampled if slot.sampled is not None and slot.sampled[0] == position else None
+    generated = position - slot.first_generated + (sampled is not None)
+    return Progress(
+        ids=slot.ids[:position].copy(),
+        sampled=sampled,
+        first_generated=slot.first_generated,
+        generated=slot.sampler.generated[: max(generated, slot.spec.num_generated)],
+    )
