@@ -89,8 +89,9 @@ class HeaderCursor:
 
 def read_preamble(cursor: HeaderCursor) -> tuple[int, int]:
     """Check magic and version; the numbers of tensors and of metadata keys."""
-    if bytes(cursor.take(4, "the magic")) != b"GGUF":
+    if cursor.data[:4].tobytes() != b"GGUF":
         raise cursor.fault("is not a GGUF file (it does not start with 'GGUF')")
+    cursor.take(4, "the magic")
     version = cursor.number("<I", "the version")
     if version not in (2, 3):
         swapped = int.from_bytes(version.to_bytes(4, "big"), "little")

@@ -7,7 +7,8 @@ from typing import Any
 
 from luce.errors import ModelFileError, quoted
 from luce.weights.fields import Fields
-from luce.weights.json_file import is_listed, read_json_object, read_json_object_if_present, read_text
+from luce.weights.json_file import read_json_object, read_json_object_if_present, read_text
+from luce.weights.paths import is_listed
 from luce.weights.sources import (
     MAX_TEMPLATE_CHARS,
     ChatTemplateSource,

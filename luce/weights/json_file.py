@@ -8,9 +8,10 @@ from typing import Any
 import msgspec
 
 from luce.errors import ModelFileError, reason
+from luce.weights.paths import is_listed
 from luce.weights.tensor_file import map_file
 
-__all__ = ["is_listed", "read_json_object", "read_json_object_if_present", "read_text"]
+__all__ = ["read_json_object", "read_json_object_if_present", "read_text"]
 
 MAX_JSON_BYTES = 64 << 20
 """The largest is ``tokenizer.json``, about 20 MB in this family."""
@@ -50,8 +51,3 @@ def read_json_object(path: Path) -> dict[str, Any]:
 def read_json_object_if_present(path: Path) -> dict[str, Any]:
     """As :func:`read_json_object`; {} when there is no such file."""
     return read_json_object(path) if is_listed(path) else {}
-
-
-def is_listed(path: Path) -> bool:
-    """Is there such a name? A link that leads nowhere counts: its file was meant to be there, so reading says so."""
-    return path.is_symlink() or path.exists()

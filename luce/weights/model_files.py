@@ -25,6 +25,7 @@ from luce.weights.hf_sources import (
     hf_tokenizer,
 )
 from luce.weights.json_file import read_json_object
+from luce.weights.paths import is_folder, is_listed, listed
 from luce.weights.shards import open_gguf_parts, open_safetensors_model
 from luce.weights.sources import ChatTemplateSource, GenerationSource, PreprocessorSource, TokenizerSource
 from luce.weights.tensor_file import TensorFile
@@ -84,10 +85,8 @@ def resolve_model(path: str | os.PathLike[str], mmproj: str | os.PathLike[str] |
         ConfigError: the choice is not unique, or ``--mmproj`` does not fit.
     """
     path = Path(path)
-    if not path.exists():
-        raise ModelFileError(path, "does not exist")
-    if path.is_dir():
-        if (path / "config.json").exists():
+    if is_folder(path):
+        if is_listed(path / "config.json"):
             return _hugging_face(path, mmproj)
         return _gguf(path, _only_text_gguf(path), mmproj)
     if path.suffix == ".gguf":
@@ -170,9 +169,10 @@ def is_mmproj(metadata: dict[str, Any]) -> bool:
 
 
 def _explicit_mmproj(path: Path) -> Path:
-    if not path.exists():
-        raise ConfigError(f"{path} does not exist", flag="--mmproj")
-    metadata = peek_gguf(path)
+    try:
+        metadata = peek_gguf(path)
+    except ModelFileError as error:
+        raise ConfigError(str(error), flag="--mmproj") from None
     if not is_mmproj(metadata):
         kind = quoted(metadata.get("general.architecture"))
         fault = f"{path} is not a vision tower (general.architecture is {kind}, not 'clip')"
@@ -182,8 +182,8 @@ def _explicit_mmproj(path: Path) -> Path:
 
 def _first_parts(folder: Path) -> list[Path]:
     """GGUFs of a directory, split ones by their first part only."""
-    later = {path for path in folder.glob("*-?????-of-?????.gguf") if "-00001-of-" not in path.name}
-    return sorted(path for path in folder.glob("*.gguf") if path not in later)
+    later = {path for path in listed(folder, "*-?????-of-?????.gguf") if "-00001-of-" not in path.name}
+    return [path for path in listed(folder, "*.gguf") if path not in later]
 
 
 def _sibling_mmproj(text_path: Path) -> Path | None:

@@ -13,7 +13,8 @@ import numpy.typing as npt
 
 from luce.errors import ModelFileError, quoted
 from luce.weights.gguf_file import open_gguf
-from luce.weights.json_file import is_listed, read_json_object
+from luce.weights.json_file import read_json_object
+from luce.weights.paths import is_listed, listed
 from luce.weights.safetensors_file import open_safetensors
 from luce.weights.tensor_file import MappedTensors, TensorFile, TensorInfo
 
@@ -71,7 +72,7 @@ def open_safetensors_model(folder: Path) -> TensorFile:
         return open_safetensors(single)
     if is_listed(index):
         return _open_indexed(index)
-    found = sorted(folder.glob("*.safetensors"))
+    found = listed(folder, "*.safetensors")
     if len(found) == 1:
         return open_safetensors(found[0])
     if found:

@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from luce.errors import ModelFileError, reason
 from luce.weights import formats
+from luce.weights.paths import must_be_there
 
 __all__ = ["MappedTensors", "TensorFile", "TensorInfo", "map_file"]
 
@@ -70,16 +71,14 @@ def map_file(path: Path) -> npt.NDArray[np.uint8]:
     Raises:
         ModelFileError: it is missing, empty, unreadable or not a regular file.
     """
+    found = must_be_there(path)
+    if not stat.S_ISREG(found.st_mode):
+        raise ModelFileError(path, "is not a regular file")
+    if not found.st_size:
+        raise ModelFileError(path, "is empty")
     try:
-        mode = path.stat().st_mode
-        if not stat.S_ISREG(mode):
-            raise ModelFileError(path, "is not a regular file")
         with path.open("rb") as file:
-            if not path.stat().st_size:
-                raise ModelFileError(path, "is empty")
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    except FileNotFoundError:
-        raise ModelFileError(path, "does not exist") from None
     except (OSError, ValueError) as error:
         raise ModelFileError(path, f"cannot be read: {reason(error)}") from None
     return np.frombuffer(mapped, dtype=np.uint8)
