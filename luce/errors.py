@@ -8,6 +8,7 @@ the command line to one clear line and an exit code. What a file or a library ga
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable
 from reprlib import Repr
 
@@ -21,8 +22,11 @@ __all__ = [
     "LuceError",
     "ModelFileError",
     "RequestError",
+    "as_param",
+    "printable",
     "quoted",
     "reason",
+    "shown_name",
 ]
 
 MAX_QUOTED = 100
@@ -41,7 +45,8 @@ def quoted(value: object) -> str:
         text = _repr.repr(value)
     except ValueError:  # Python writes out no integer of more than some thousand digits
         text = f"a huge {type(value).__name__}"
-    return _printable(text if len(text) <= MAX_QUOTED else text[: MAX_QUOTED - 1] + "…")
+    text = printable(text)
+    return text if len(text) <= MAX_QUOTED else text[: MAX_QUOTED - 1] + "…"
 
 
 def reason(error: BaseException) -> str:
@@ -50,11 +55,27 @@ def reason(error: BaseException) -> str:
         return "it is nested too deeply"
     said = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     lines = said.split("\n", 1)
-    return _printable(lines[0].strip()[:MAX_REASON]) or type(error).__name__
+    return printable(lines[0].strip()[:MAX_REASON])[:MAX_REASON] or type(error).__name__
 
 
-def _printable(text: str) -> str:
-    return text if text.isprintable() else "".join(one if one.isprintable() else "\ufffd" for one in text)
+_PLAIN_NAME = re.compile(r"[\w./:@+-]{1,100}", re.ASCII)
+
+
+def shown_name(name: str) -> str:
+    """A name that a client chose, for a message: as it is, if it is short and plain, else :func:`quoted`."""
+    return name if _PLAIN_NAME.fullmatch(name) else quoted(name)
+
+
+def as_param(name: str) -> str:
+    """A name that a client chose, for :attr:`RequestError.field`: printable and cut, without quotes around it."""
+    return name if _PLAIN_NAME.fullmatch(name) else quoted(name)[1:-1]
+
+
+def printable(text: str) -> str:
+    """``text`` in one line that any terminal shows: line ends and control characters as Python writes them."""
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
 
 
 class LuceError(Exception):

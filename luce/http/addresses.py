@@ -7,10 +7,9 @@ import re
 from quart import Quart, Response, request
 from werkzeug.exceptions import MethodNotAllowed, NotFound
 
-from luce.errors import quoted
+from luce.errors import quoted, shown_name
 from luce.http.errors import error_response
 from luce.http.json_types import listed
-from luce.http.names import shown_name
 
 __all__ = ["install_address_errors"]
 

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 
 from quart import Quart, request
 
-from luce.errors import RequestError, quoted
-from luce.http.names import as_param, shown_name
+from luce.errors import RequestError, as_param, quoted, shown_name
 
 __all__ = ["QUERY", "install_checks"]
 

@@ -10,14 +10,13 @@ from typing import Any
 
 from msgspec import inspect
 
+from luce.errors import quoted
+
 __all__ = ["accepted_values", "field_names", "in_json_words", "listed", "shown", "value_at"]
 
 _STEP = re.compile(r"\[(?P<index>\d+)\]|(?P<name>[^.\[\]]+)")
 _WORDS = {"str": "string", "int": "integer", "float": "number", "bool": "boolean"}
 _QUOTED = re.compile(r"(?P<got>got )?`(?P<kinds>[^`]*)`")
-
-MAX_SHOWN = 100
-"""Characters of a value that are quoted back."""
 
 
 def field_names(kind: type, body: Any, path: str) -> list[str]:
@@ -65,9 +64,8 @@ def listed(words: Iterable[str]) -> str:
 
 
 def shown(value: Any) -> str:
-    """A value for a message, cut if it is long."""
-    text = repr(value[:MAX_SHOWN]) if isinstance(value, str) else json.dumps(value)
-    return text[: MAX_SHOWN + 2]
+    """A value for a message, in JSON's words where it has its own."""
+    return json.dumps(value) if value is None or isinstance(value, bool) else quoted(value)
 
 
 def _walk(kind: type, body: Any, path: str) -> tuple[list[inspect.Type], Any]:

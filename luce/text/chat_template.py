@@ -15,7 +15,7 @@ from jinja2 import Template
 from jinja2.exceptions import TemplateSyntaxError
 from jinja2.meta import find_undeclared_variables
 
-from luce.errors import ModelFileError, RequestError, reason
+from luce.errors import ModelFileError, RequestError, as_param, reason
 from luce.text.guard import GuardRules
 from luce.text.messages import plain_json
 from luce.text.template_budget import Budget, TemplateLimitError, limited
@@ -135,7 +135,7 @@ class ChatTemplate:
             with limited(Budget.for_input(inputs)):
                 return self._template.render(inputs)
         except (TemplateRefusal, TemplateLimitError) as error:
-            raise RequestError(str(error), field="messages", code="chat_template") from None
+            raise RequestError(reason(error), field="messages", code="chat_template") from None
         except Exception as error:
             raise RequestError(
                 f"the chat template cannot render this conversation: {_reason(error)}",
@@ -146,7 +146,7 @@ class ChatTemplate:
     def _variables(self, given: Mapping[str, Any] | None) -> dict[str, Any]:
         variables: dict[str, Any] = {}
         for name, value in (given or {}).items():
-            field = f"chat_template_kwargs.{name}"
+            field = f"chat_template_kwargs.{as_param(name)}"
             if name in RESERVED or name in self._names or name.startswith("_"):
                 raise RequestError(f"{field} cannot be set", field=field)
             if name not in self._reads:

@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 
 import attrs
 
-from luce.errors import RequestError
+from luce.errors import RequestError, quoted
 from luce.text.tokenizer import check_unicode
 
 __all__ = ["Conversation", "ImageReference", "normalise", "plain_json"]
@@ -29,6 +29,8 @@ _TEXT_PARTS = ("text", "input_text", "output_text")
 _IMAGE_PARTS = ("image", "image_url", "input_image")
 MAX_DEPTH = 64
 """Deepest nesting of lists and objects in a message."""
+MAX_DIGITS = 309
+"""Of the longest whole number in the range of a double."""
 
 
 @attrs.frozen
@@ -170,7 +172,7 @@ def _arguments(value: object, field: str) -> dict[str, Any]:
         return {}
     if isinstance(value, str):
         try:
-            value = json.loads(value, parse_constant=_no_constant, parse_float=_finite)
+            value = json.loads(value, parse_constant=_no_constant, parse_float=_finite, parse_int=_whole)
         except (ValueError, RecursionError) as error:
             _refuse(field, f"is not valid JSON: {error}")
     if not isinstance(value, Mapping):
@@ -179,10 +181,16 @@ def _arguments(value: object, field: str) -> dict[str, Any]:
     return plain
 
 
+def _whole(number: str) -> int:
+    if len(number.lstrip("-")) > MAX_DIGITS:
+        raise ValueError(f"{quoted(number)} is past the range of a double")
+    return int(number)
+
+
 def _finite(number: str) -> float:
     value = float(number)
     if math.isinf(value):
-        raise ValueError(f"{number[:40]} is past the range of a double")
+        raise ValueError(f"{quoted(number)} is past the range of a double")
     return value
 
 

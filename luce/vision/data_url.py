@@ -17,7 +17,7 @@ import base64
 import re
 import string
 
-from luce.errors import RequestError
+from luce.errors import RequestError, quoted
 
 __all__ = ["parse_data_url"]
 
@@ -47,7 +47,7 @@ def parse_data_url(url: str, *, field: str = "image_url", max_bytes: int | None 
         raise _fault(field, "the data: URL has no comma before its data")
     media, *parameters = [part.strip() for part in head.split(";")]
     if media and not media.lower().startswith("image/"):
-        raise _fault(field, f"the media type is {media[:60]!r}, not image/…")
+        raise _fault(field, f"the media type is {quoted(media)}, not image/…")
     if not parameters or parameters[-1].lower() != "base64":
         raise _fault(field, "the data: URL is not base64")
     data = data.translate(_BLANKS)

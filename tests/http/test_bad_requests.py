@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from luce.errors import quoted
 from tests.http.conftest import Server, data_url, serving
 from tests.http.stubs import StubEngine, make_model
 
@@ -210,7 +211,7 @@ RAW: list[tuple[bytes, str | None]] = [
     (json.dumps(asked(temperature=float("-inf"))).encode(), "temperature"),
     (b'{"messages": [], "top_p": 1e400}', "top_p"),
     (b'{"messages": [], "logit_bias": {"3": NaN}}', "logit_bias.3"),
-    (b'{"messages": [], "seed": ' + b"9" * 5000 + b"}", None),
+    (b'{"messages": [], "seed": ' + b"9" * 5000 + b"}", "seed"),
     (b'{"messages": [{"role": "user", "content": "\\ud83d"}]}', "messages[0].content"),
     (b'{"messages": [], "stop": ["a", "\\ud83d"]}', "stop[1]"),
     (
@@ -308,7 +309,7 @@ async def test_messages_say_what_to_do() -> None:
         (
             {"messages": [{"role": "x" * 5000, "content": "x"}]},
             "messages[0].role",
-            f"messages[0].role: invalid value '{'x' * 100}'; "
+            f"messages[0].role: invalid value {quoted('x' * 5000)}; "
             "it must be 'system', 'developer', 'user', 'assistant' or 'tool'",
         ),
         ({"messages": ["Hi"]}, "messages[0]", "messages[0]: expected object, got string"),

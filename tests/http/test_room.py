@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from typing import Any
 
+import msgspec
 import pytest
 
+from luce.http import json_body
 from tests.http.conftest import serving
 from tests.http.stubs import make_model
-from tests.http.test_bad_requests import PICTURE, check, pictured
+from tests.http.test_bad_requests import PICTURE, URL, check, pictured
 
 pytestmark = pytest.mark.trio
 
@@ -81,10 +84,54 @@ async def test_text_that_no_context_holds_is_refused_before_it_is_worked_on(name
         assert "characters of text" in error["message"] and error["code"] == "context_length_exceeded"
 
 
-async def test_swarms_of_values_are_refused_by_their_separators() -> None:
+BEFORE_PARSING: dict[str, tuple[str, bytes]] = {
+    "lists": ("over 200000 values", b'{"a": [' + b"[]," * 200_001 + b"1]}"),
+    "objects": ("over 200000 values", b'{"a": [' + b'{"b":1},' * 100_001 + b"1]}"),
+    "numbers": ("over 200000 values", b"[" + b"1," * 200_001 + b"1]"),
+    "names": ("over 200000 values", b"{" + b'"":1,' * 200_001 + b"}"),
+    "brackets": ("over 200000 values", b"[" * 8_000_000),
+    "strings without anything between": ("over 200000 values", b'""' * 500_000),
+    "text": ("bytes beside its pictures", b'{"a": "' + b"x" * 8_000_000 + b'"}'),
+    "escapes": ("bytes beside its pictures", b'{"a": "' + b"\\u4e00" * 1_300_000 + b'"}'),
+    "quotes": ("bytes beside its pictures", b'{"a": "' + b'\\"' * 4_000_000 + b'"}'),
+    "a picture with quotes": ("bytes beside its pictures", b'{"a": "data:\\"' + b"x" * 8_000_000 + b'"}'),
+    "a string without an end": ("bytes beside its pictures", b'{"a": "' + b"x" * 8_000_000),
+    "blanks": ("bytes beside its pictures", b"{" + b" " * 8_000_000 + b"}"),
+    "digits": ("bytes beside its pictures", b'{"a": 1.' + b"1" * 8_000_000 + b"}"),
+    "long numbers": ("over 309 digits", b'{"a": [' + b"9" * 4300 + b"]}" + b" " * (1 << 20)),
+}
+
+
+@pytest.mark.parametrize("name", BEFORE_PARSING)
+async def test_hostile_bodies_are_refused_before_they_are_parsed(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The parser holds the interpreter's lock: while it works no stream goes on."""
+    said, body = BEFORE_PARSING[name]
+    parsed: list[Any] = []
+    real = msgspec.json.decode
+
+    def decode(data: Any) -> Any:
+        parsed.append(data)
+        return real(data)
+
+    monkeypatch.setattr(json_body.msgspec.json, "decode", decode)
     async with serving() as server:
-        body = {"messages": [USER], "metadata": {"a": [[]] * 600_000}}
-        assert "over 500000 values" in (await check(server, json.dumps(body).encode(), None))["message"]
+        assert said in (await check(server, body, None))["message"]
+    assert [len(data) < 1000 for data in parsed] == [True], "the request that follows, and nothing else"
+
+
+async def test_text_is_not_counted_as_values_and_pictures_not_as_text() -> None:
+    commas = {"messages": [USER | {"content": "," * 18_000}]}
+    spaced = {"messages": [USER], "metadata": "[{," * 100_000}
+    large = pictured("data:image/bmp;base64," + base64.b64encode(b"BM" + bytes(3_000_000)).decode())
+    async with serving() as server:
+        error = await check(server, json.dumps(commas).encode(), "messages")
+        assert "at least" in error["message"]  # the context's refusal, after parsing
+        async with server.http() as client:
+            assert (await client.post("/v1/chat/completions", json=spaced)).status_code == 200
+        error = await check(server, json.dumps(large).encode(), URL)
+        assert "not a picture" in error["message"]  # the decoder's refusal
 
 
 async def test_hopelessly_long_text_is_not_tokenized() -> None:

@@ -149,6 +149,22 @@ def test_kwargs_that_the_template_does_not_read_are_refused_by_name(style: ChatT
     with pytest.raises(RequestError, match=r"enable_thinkin: .* it reads .*enable_thinking") as caught:
         style.render([{"role": "user", "content": "Hi"}], template_kwargs={"enable_thinkin": True})
     assert caught.value.field == "chat_template_kwargs.enable_thinkin"
+    for name in ("a`\x1b[31m\n", "x" * 5000, ""):
+        with pytest.raises(RequestError, match="reads no such option") as caught:
+            style.render([{"role": "user", "content": "Hi"}], template_kwargs={name: True})
+        for text in (caught.value.field or "", caught.value.message):
+            assert text.isprintable() and len(text) < 500
+
+
+def test_a_refusal_that_quotes_the_conversation_stays_one_short_line(small: Tokenizer) -> None:
+    chat = template(
+        "{% if messages[0].content != 'Hi' %}{{ raise_exception('No: ' ~ messages[0].content) }}{% endif %}",
+        small,
+    )
+    for text in ("x" * 5000, "a\nb", "\x1b[31m"):
+        with pytest.raises(RequestError, match="No: ") as caught:
+            text_of(chat, [user(text)])
+        assert caught.value.message.isprintable() and len(caught.value.message) <= 200
 
 
 def test_bad_tools_are_named(style: ChatTemplate) -> None:

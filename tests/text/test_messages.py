@@ -59,6 +59,9 @@ def test_arguments_as_text_and_as_object_render_alike(
         "{'a': 1}",
         '{"a": NaN}',
         '{"a": Infinity}',
+        '{"a": 1e999}',
+        '{"a": ' + "9" * 310 + "}",
+        '{"a": -' + "9" * 5000 + "}",
         "[" * 100_000,
         5,
         [1],
@@ -70,6 +73,7 @@ def test_bad_arguments_are_named(arguments: Any) -> None:
         normalise([user(), *with_arguments(arguments)[1:]])
     assert found.value.field == "messages[1].tool_calls[0].function.arguments"
     assert found.value.status == 400 and len(found.value.message) < 300
+    assert "sys." not in found.value.message
 
 
 def test_surrogates_in_arguments_are_named() -> None:

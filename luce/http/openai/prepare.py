@@ -14,11 +14,17 @@ import attrs
 
 from luce.actors.submission import Submission
 from luce.engines.loaded import LoadedModel
-from luce.errors import RequestError
+from luce.errors import RequestError, quoted
 from luce.http.json_body import decode_object, typed
 from luce.http.openai.chat_request import ChatRequest
 from luce.http.openai.images import picture_bytes
-from luce.http.openai.room import answer_room, refuse_hopeless, refuse_too_large, refuse_too_much_text
+from luce.http.openai.room import (
+    answer_room,
+    body_limits,
+    refuse_hopeless,
+    refuse_too_large,
+    refuse_too_much_text,
+)
 from luce.http.openai.unsupported import refuse_unsupported
 from luce.http.options import HttpOptions
 from luce.sampling.parameters import SamplingParams, parse_logit_bias
@@ -46,17 +52,17 @@ class ChatJob:
     """Alternatives to show for each token; None: no log-probabilities."""
 
 
-def prepare_chat(body: bytes, model: LoadedModel, options: HttpOptions) -> ChatJob:
+def prepare_chat(body: bytes | bytearray, model: LoadedModel, options: HttpOptions) -> ChatJob:
     """Read, check and prepare one body of POST /v1/chat/completions.
 
     Raises:
         RequestError: names the field at fault.
     """
-    raw = decode_object(body)
+    context = model.engine.capabilities.max_context
+    raw = decode_object(body, limits=body_limits(context))
     request = typed(raw, ChatRequest)
     check_model(request.model, model, options)
     refuse_unsupported(request)
-    context = model.engine.capabilities.max_context
     refuse_too_much_text(raw, context)
     conversation = normalise(raw["messages"])
     field, wanted = _wanted_tokens(request)
@@ -104,7 +110,7 @@ def check_model(name: str | None, model: LoadedModel, options: HttpOptions) -> N
     """Raises RequestError (404) when a request names a model that is not served here."""
     if name is not None and name != model.name and name not in options.aliases:
         raise RequestError(
-            f"the model {name[:100]!r} is not served here; this server has {model.name!r}",
+            f"the model {quoted(name)} is not served here; this server has {model.name!r}",
             field="model",
             status=404,
             code="model_not_found",
@@ -116,15 +122,16 @@ def _wanted_tokens(request: ChatRequest) -> tuple[str, int | None]:
     old, new = request.max_tokens, request.max_completion_tokens
     if old is not None and new is not None and old != new:
         raise RequestError(
-            f"max_tokens ({old}) and max_completion_tokens ({new}) differ; send one of them",
+            f"max_tokens ({quoted(old)}) and max_completion_tokens ({quoted(new)}) differ; send one of them",
             field="max_tokens",
         )
     field, value = ("max_tokens", old) if new is None else ("max_completion_tokens", new)
     if value is not None and value < 1:
-        raise RequestError(f"{field} must be at least 1, not {value}", field=field)
+        raise RequestError(f"{field} must be at least 1, not {quoted(value)}", field=field)
     if request.min_tokens is not None and value is not None and request.min_tokens > value:
         raise RequestError(
-            f"min_tokens must be at most {field} ({value}), not {request.min_tokens}", field="min_tokens"
+            f"min_tokens must be at most {field} ({quoted(value)}), not {quoted(request.min_tokens)}",
+            field="min_tokens",
         )
     return field, value
 

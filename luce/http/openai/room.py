@@ -6,10 +6,11 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from luce.errors import RequestError
+from luce.errors import RequestError, quoted
+from luce.http.json_scan import Limits
 from luce.text.tokenizer import Tokenizer
 
-__all__ = ["answer_room", "refuse_hopeless", "refuse_too_large", "refuse_too_much_text"]
+__all__ = ["answer_room", "body_limits", "refuse_hopeless", "refuse_too_large", "refuse_too_much_text"]
 
 SHRINK = 3
 """Normalisation to NFC can make text up to three times shorter in bytes (three Hangul letters become one syllable)."""
@@ -34,9 +35,8 @@ def answer_room(prompt_tokens: int, wanted: int | None, field: str, context: int
     if wanted is None:
         return room
     if wanted > room:
-        shown = wanted if wanted < 10**12 else "over 10^12"
         raise RequestError(
-            f"{field} is {shown}, but the prompt has {prompt_tokens} tokens and the context holds {context}: "
+            f"{field} is {quoted(wanted)}, but the prompt has {prompt_tokens} tokens and the context holds {context}: "
             f"at most {room} remain (leave {field} out to use them all)",
             field=field,
             code="context_length_exceeded",
@@ -79,6 +79,23 @@ def refuse_too_large(image_tokens: int, context: int) -> None:
 
 CHARACTERS, CHARACTERS_PER_TOKEN = 16_384, 32
 """Text that is looked at, at most: far more than a context holds (about four characters a token)."""
+ESCAPED, BESIDE = 6, 1 << 20
+"""Bytes of a character that is written ``\\u4e00``, and bytes for all that is no text: names, numbers, blanks."""
+VALUES = 200_000
+"""A message takes about five, a tool about a hundred."""
+
+
+def _most_text(context: int) -> int:
+    return CHARACTERS + CHARACTERS_PER_TOKEN * context
+
+
+def body_limits(context: int) -> Limits:
+    """What a body may hold at most, for a look at it before it is parsed: nothing that could be served is refused."""
+    return Limits(
+        values=VALUES,
+        plain_bytes=BESIDE + ESCAPED * _most_text(context),
+        plain_reason=f"a context of {context} tokens takes no more",
+    )
 
 
 def refuse_too_much_text(body: Mapping[str, Any], context: int) -> None:
@@ -90,7 +107,7 @@ def refuse_too_much_text(body: Mapping[str, Any], context: int) -> None:
     Raises:
         RequestError: code ``context_length_exceeded``.
     """
-    most = CHARACTERS + CHARACTERS_PER_TOKEN * context
+    most = _most_text(context)
     size, waiting = 0, [body.get(name) for name in ("messages", "tools", "chat_template_kwargs")]
     while waiting:
         value = waiting.pop()
