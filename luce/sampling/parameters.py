@@ -77,6 +77,11 @@ class SamplingParams:
         """True when no noise takes part, by temperature or because only the most likely token survives."""
         return self.temperature < GREEDY_BELOW or self.top_k == 1 or self.min_p >= 1.0
 
+    @property
+    def penalises(self) -> bool:
+        """True when earlier tokens take part, by any of the three penalties."""
+        return self.repetition_penalty != 1.0 or self.presence_penalty != 0.0 or self.frequency_penalty != 0.0
+
     def with_seed(self, draw: Callable[[], int] = _random_seed) -> SamplingParams:
         """These parameters with a seed: the caller's own if there is one (0 is one), else one drawn now."""
         return self if self.seed is not None else attrs.evolve(self, seed=draw())

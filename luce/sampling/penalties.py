@@ -49,11 +49,7 @@ class Penalties:
     def __init__(
         self, params: SamplingParams, prompt_ids: npt.NDArray[np.integer], num_token_ids: int
     ) -> None:
-        self.active = (
-            params.repetition_penalty != 1.0
-            or params.presence_penalty != 0.0
-            or params.frequency_penalty != 0.0
-        )
+        self.active = params.penalises
         self._params = params
         self._counts = TokenCounts()
         self._prompt: Ids = np.zeros(0, np.intp)

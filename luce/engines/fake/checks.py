@@ -5,20 +5,24 @@ A violation is a bug of policy, so it is an assertion, but one that cannot be sw
 
 from __future__ import annotations
 
+from weakref import WeakSet
+
 import attrs
 
-from luce.engines.seam import Capabilities, RowSource, Segment, SegmentKind, SlotSpec, StepPlan
+from luce.engines.fake.block_checks import BlockChecker
+from luce.engines.fake.violations import PlanError, require
+from luce.engines.seam import (
+    Capabilities,
+    RowSource,
+    Segment,
+    SegmentKind,
+    SlotSpec,
+    SlotWork,
+    StepPlan,
+    WorkKind,
+)
 
-__all__ = ["PlanChecker", "PlanError"]
-
-
-class PlanError(AssertionError):
-    """Policy broke the seam's contract."""
-
-
-def require(condition: bool, message: str) -> None:
-    if not condition:
-        raise PlanError(message)
+__all__ = ["PlanChecker", "PlanError", "require"]
 
 
 @attrs.define(eq=False)
@@ -28,9 +32,18 @@ class _Slot:
     spec: SlotSpec
     length: int
     rows: int = 0
+    committed: int = 0
+    """No segment may start before it."""
     sampled_at: int = -1
     """Position of the newest token that was asked for; -1 is none."""
     table: tuple[int, ...] = ()
+
+
+@attrs.frozen
+class _Stored:
+    kind: WorkKind
+    position: int
+    sampled_at: int
 
 
 class PlanChecker:
@@ -39,7 +52,14 @@ class PlanChecker:
     def __init__(self, capabilities: Capabilities) -> None:
         self._capabilities = capabilities
         self._slots: dict[int, _Slot] = {}
+        self._blocks = BlockChecker(capabilities.num_blocks, capabilities.block_size)
+        self._stored: dict[int, _Stored | None] = {}
+        """By handle, until it is discarded; None where nothing was stored after all."""
+        self._handles: set[int] = set()
+        """All that were ever used."""
         self._number = -1
+        self._computed: WeakSet[SlotSpec] = WeakSet()
+        """Sequences whose rows have been computed and cannot be computed again."""
 
     def open(self, slot: int, spec: SlotSpec) -> None:
         length = len(spec.token_ids)
@@ -47,6 +67,7 @@ class PlanChecker:
         require(slot not in self._slots, f"slot {slot} is open already")
         require(length > 0, "a prompt has at least one token")
         require(spec.positions.shape == (3, length), f"positions must be [3, {length}]")
+        require(0 <= spec.num_generated < length, f"{spec.num_generated} of {length} ids are generated")
         require(not spec.spans or self._capabilities.images, "this engine takes no images")
         for span in spec.spans:
             require(span.start >= 0 and span.start + span.length <= length, f"{span} is outside the prompt")
@@ -57,29 +78,54 @@ class PlanChecker:
         require(slot in self._slots, f"slot {slot} is not open")
         del self._slots[slot]
 
+    def discard(self, handle: int) -> None:
+        require(handle in self._stored, f"handle {handle} was never stored, or is discarded already")
+        del self._stored[handle]
+
+    def failed(self, item: SlotWork) -> None:
+        """``item`` was executed and could not be done."""
+        if item.kind in (WorkKind.SAVE, WorkKind.CAPTURE):
+            if item.handle in self._stored:
+                self._stored[item.handle] = None
+        elif item.slot in self._slots:
+            slot = self._slots[item.slot]
+            slot.rows = slot.committed = 0
+            slot.sampled_at = -1
+            slot.table = ()
+
     def plan(self, plan: StepPlan) -> None:
         """Check a plan against everything launched before it, and follow it.
 
         Raises:
-            PlanError: names the segment and what is wrong with it.
+            PlanError: names the segment or the item of work and what is wrong with it.
         """
         if plan.number <= self._number:
             raise PlanError(f"step {plan.number} after step {self._number}")
-        if not plan.segments or len(plan.segments) != len(plan.block_tables):
-            raise PlanError(f"{len(plan.segments)} segments, {len(plan.block_tables)} block tables")
+        if not (plan.segments or plan.work) or len(plan.segments) != len(plan.block_tables):
+            raise PlanError(
+                f"{len(plan.segments)} segments, {len(plan.work)} items of work, {len(plan.block_tables)} block tables"
+            )
         self._number = plan.number
+        if plan.freed_blocks or plan.fresh_blocks:
+            self._blocks.change(plan, [slot.table for slot in self._slots.values()])
+        for item in plan.work:
+            fault = self._wrong_work(item)
+            if fault:
+                raise PlanError(f"{item}: {fault}")
         seen: set[int] = set()
-        writers: dict[int, int] = {}
         for segment, table in zip(plan.segments, plan.block_tables, strict=True):
             slot = self._slots.get(segment.slot)
             if slot is None or segment.slot in seen:
                 raise PlanError(f"{segment}: the slot is not open, or named twice in the step")
             seen.add(segment.slot)
-            fault = self._wrong_rows(slot, segment) or self._wrong_table(slot, segment, table, writers)
+            fault = self._wrong_rows(slot, segment) or self._wrong_table(slot, segment, table)
             if fault:
                 raise PlanError(f"{segment}: {fault}")
             slot.rows = segment.start + segment.count
+            slot.committed = segment.commits
             slot.sampled_at = slot.rows if segment.sample else -1
+
+    # -- segments -------------------------------------------------------------------------------------------------
 
     def _wrong_rows(self, slot: _Slot, segment: Segment) -> str | None:
         start, end = segment.start, segment.start + segment.count
@@ -87,6 +133,8 @@ class PlanChecker:
             return "this engine does not slice layers"
         if segment.count < 1 or not 0 <= start <= slot.rows:
             return f"a gap after {slot.rows} rows"
+        if start < slot.committed:
+            return f"the rows before {slot.committed} are committed"
         if end > self._capabilities.max_context:
             return f"exceeds the context of {self._capabilities.max_context}"
         if segment.source is RowSource.LAST_SAMPLED:
@@ -99,7 +147,7 @@ class PlanChecker:
             return f"not prefill of the prompt's {slot.length} rows"
         if segment.sample and end != slot.length:
             return "samples in the middle of the prompt"
-        return self._wrong_images(slot.spec, start, end)
+        return self._wrong_images(slot.spec, start, end) or self._wrong_again(slot, start)
 
     def _wrong_images(self, spec: SlotSpec, start: int, end: int) -> str | None:
         for span in spec.spans:
@@ -113,21 +161,61 @@ class PlanChecker:
                 return f"splits {span}"
         return None
 
-    def _wrong_table(
-        self, slot: _Slot, segment: Segment, table: tuple[int, ...], writers: dict[int, int]
-    ) -> str | None:
-        size = self._capabilities.block_size
-        first, last = segment.start // size, (segment.start + segment.count - 1) // size
-        if last >= len(table):
-            return f"a table of {len(table)} blocks does not cover it"
-        if table is not slot.table:
-            if len(set(table)) != len(table):
-                return "a block stands twice in its table"
-            if min(table) < 0 or max(table) >= self._capabilities.num_blocks:
-                return "its table names a block that does not exist"
-            slot.table = table
-        for block in table[first : last + 1]:
-            other = writers.setdefault(block, segment.slot)
-            if other != segment.slot:
-                return f"block {block} is written by slot {other} too"
+    def _wrong_again(self, slot: _Slot, start: int) -> str | None:
+        if self._capabilities.recomputes(slot.spec):
+            return None
+        if not start and not slot.rows and (slot.spec.num_generated or slot.spec in self._computed):
+            return "the rows of such a sequence cannot be computed again"
+        self._computed.add(slot.spec)
         return None
+
+    def _wrong_table(self, slot: _Slot, segment: Segment, table: tuple[int, ...]) -> str | None:
+        fault = None
+        if table is not slot.table:
+            fault = self._blocks.wrong_table(table)
+            slot.table = table
+        return fault or self._blocks.write(slot, table, segment.start, segment.start + segment.count)
+
+    # -- work -----------------------------------------------------------------------------------------------------
+
+    def _wrong_work(self, item: SlotWork) -> str | None:
+        allowed = self._capabilities
+        parks = item.kind in (WorkKind.SAVE, WorkKind.RESTORE)
+        if not (allowed.parking if parks else allowed.snapshots):
+            return "this engine does not do that"
+        slot = self._slots.get(item.slot)
+        if slot is None:
+            return "the slot is not open"
+        if item.kind in (WorkKind.SAVE, WorkKind.CAPTURE):
+            return self._wrong_copy(slot, item)
+        return self._wrong_fill(slot, item)
+
+    def _wrong_copy(self, slot: _Slot, item: SlotWork) -> str | None:
+        if item.handle in self._handles:
+            return "its handle was used before"
+        if not max(slot.committed, 1) <= item.position <= slot.rows:
+            return f"only positions from {max(slot.committed, 1)} to {slot.rows} can be stored"
+        slot.committed = item.position
+        self._handles.add(item.handle)
+        sampled_at = slot.sampled_at if slot.sampled_at == item.position else -1
+        self._stored[item.handle] = _Stored(item.kind, item.position, sampled_at)
+        return None
+
+    def _wrong_fill(self, slot: _Slot, item: SlotWork) -> str | None:
+        stored, position = self._stored.get(item.handle), item.position
+        restores = item.kind is WorkKind.RESTORE
+        if stored is None or stored.kind is not (WorkKind.SAVE if restores else WorkKind.CAPTURE):
+            return "its handle holds no such state"
+        if stored.position != position:
+            return f"its handle was stored at position {stored.position}"
+        if slot.rows:
+            return f"the slot has {slot.rows} rows already"
+        if not restores and position >= slot.length:
+            return f"leaves nothing of the {slot.length} prompt rows to compute"
+        first = 0 if restores else position // self._capabilities.block_size * self._capabilities.block_size
+        slot.table = item.blocks
+        slot.rows = slot.committed = position
+        slot.sampled_at = stored.sampled_at
+        return self._blocks.wrong_table(item.blocks) or self._blocks.write(
+            slot, item.blocks, first, position, fresh=True
+        )

@@ -7,18 +7,30 @@ The fake has the shape of a hybrid transformer, with 64-bit integers for tensors
 - the row's value ``v(q) = mix(S(q), A(q-1))``, kept in the slot's block like keys and values;
 - the attention sum ``A(q) = v(0) + ... + v(q)`` modulo 2**64, read through the block table.
 
-The token after row q is a hash of ``S(q)``, ``A(q)``, q and the seed. Any mix-up of tokens, image rows, positions,
-blocks or states therefore shows as a wrong token, and neither chunks nor batches nor block sizes change a right one.
+The token after row q is a hash of ``S(q)``, ``A(q)``, q, the seed and, where penalties are asked for, of the tokens
+generated before. Any mix-up of tokens, image rows, positions, blocks, states or histories therefore shows as a wrong
+token, and neither chunks nor batches nor block sizes change a right one.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 
 from luce.engines.seam import SampledToken, SlotSpec
 from luce.sampling.parameters import SamplingParams
 
-__all__ = ["EMPTY", "MASK", "generated_content", "mix", "prompt_content", "sampled", "seed_key"]
+__all__ = [
+    "EMPTY",
+    "MASK",
+    "generated_content",
+    "history_key",
+    "mix",
+    "prompt_content",
+    "sampled",
+    "seed_key",
+]
 
 MASK = (1 << 64) - 1
 EMPTY = 0x243F6A8885A308D3
@@ -69,6 +81,11 @@ def seed_key(params: SamplingParams | None) -> int:
         return 0
     assert params.seed is not None, "resolve the seed with with_seed() first"
     return (params.seed & MASK) ^ _TOKEN
+
+
+def history_key(generated: Sequence[int]) -> int:
+    """What the tokens generated before add to a draw where there are penalties: how often each of them came."""
+    return mix(sum(mix(token, _T) for token in generated) & MASK, _H)
 
 
 def sampled(draw: int, vocab_size: int, params: SamplingParams | None, forced: int | None) -> SampledToken:

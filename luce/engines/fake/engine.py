@@ -18,6 +18,7 @@ import queue
 import threading
 import time
 from collections import deque
+from collections.abc import Sequence
 from typing import Any
 
 import attrs
@@ -25,11 +26,13 @@ import numpy as np
 import numpy.typing as npt
 import trio
 
+from luce.engines.fake.audit import audit_blocks, audit_lane, audit_stored
 from luce.engines.fake.checks import PlanChecker, PlanError, require
 from luce.engines.fake.lanes import FakeModel
 from luce.engines.fake.reference import Script, encoded_rows
+from luce.engines.fake.stored_states import FakeStates
 from luce.engines.fake.times import Times
-from luce.engines.seam import Capabilities, PatchImage, SlotSpec, StepPlan, StepResult, Ticket
+from luce.engines.seam import Capabilities, PatchImage, SlotSpec, StepPlan, StepResult, Ticket, WorkKind
 from luce.errors import DeviceError
 
 __all__ = ["FakeEngine", "FakeTicket", "Mode", "fake_capabilities"]
@@ -44,7 +47,10 @@ class Mode(enum.Enum):
 
 
 def fake_capabilities(**changes: Any) -> Capabilities:
-    """Small defaults that any field may replace: 4 slots, 256 blocks of 16 rows, 1,024 rows of context."""
+    """Small defaults that any field may replace: 4 slots, 256 blocks of 16 rows, 1,024 rows of context.
+
+    ``images_recomputable=False`` makes it an engine on which sequences with pictures cannot be computed again.
+    """
     small = Capabilities(
         num_slots=4,
         block_size=16,
@@ -57,6 +63,11 @@ def fake_capabilities(**changes: Any) -> Capabilities:
         layer_slicing=False,
         num_layers=1,
         max_depth=2,
+        bytes_per_token=8,
+        bytes_per_slot=8,
+        bytes_per_snapshot=8,
+        parking=True,
+        snapshots=True,
     )
     return attrs.evolve(small, **changes)
 
@@ -108,6 +119,7 @@ class FakeEngine:
             self._capabilities.vocab_size,
             script,
         )
+        self._states = FakeStates(self._model, self._capabilities)
         self._uncollected: deque[FakeTicket] = deque()
         self._pending: deque[FakeTicket] = deque()
         """Launched and not executed; MANUAL only."""
@@ -138,8 +150,11 @@ class FakeEngine:
 
     def close(self, slot: int) -> None:
         for ticket in self._uncollected:
-            in_flight = any(segment.slot == slot for segment in ticket.plan.segments)
+            plan = ticket.plan
+            in_flight = any(segment.slot == slot for segment in plan.segments)
             require(not in_flight, f"slot {slot} is closed with a row in step {ticket.number}")
+            in_flight = any(item.slot == slot for item in plan.work)
+            require(not in_flight, f"slot {slot} is closed with work in step {ticket.number}")
         self._checker.close(slot)
         self._model.close(slot)
 
@@ -193,7 +208,8 @@ class FakeEngine:
             bool(self._uncollected) and self._uncollected[0] is ticket,
             "tickets are collected in launch order",
         )
-        result = self._uncollected[0].result
+        ticket = self._uncollected[0]
+        result = ticket.result
         if result is None:
             raise PlanError(f"step {ticket.number} is not done")
         self._uncollected.popleft()
@@ -202,8 +218,20 @@ class FakeEngine:
         except BlockingIOError:
             pass  # the collector has read it already
         if isinstance(result, Exception):
+            for item in ticket.plan.work:
+                self._checker.failed(item)
             raise result
+        for item, outcome in zip(ticket.plan.work, result.work, strict=True):
+            if outcome.error is not None:
+                self._checker.failed(item)
         return result
+
+    def discard(self, handle: int) -> None:
+        for ticket in self._uncollected:
+            in_flight = any(item.handle == handle for item in ticket.plan.work)
+            require(not in_flight, f"handle {handle} is discarded with work in step {ticket.number}")
+        self._checker.discard(handle)
+        self._states.states.pop(handle, None)
 
     def shutdown(self) -> None:
         if self._down:
@@ -222,6 +250,10 @@ class FakeEngine:
         require(slot in self._model.lanes, f"slot {slot} is not open")
         self._model.failing[slot] = reason
 
+    def fail_work(self, kind: WorkKind, reason: str = "injected: no memory") -> None:
+        """The next executed item of this kind fails."""
+        self._states.failing[kind].append(reason)
+
     def fail_step(self, number: int, reason: str = "injected: the step failed") -> None:
         """Collecting step ``number`` raises :class:`DeviceError`, and every row of its slots fails from then on."""
         self._failing_steps[number] = reason
@@ -233,6 +265,30 @@ class FakeEngine:
     @property
     def open_slots(self) -> frozenset[int]:
         return frozenset(self._model.lanes)
+
+    @property
+    def stored_handles(self) -> frozenset[int]:
+        """Handles under which something is stored."""
+        return frozenset(self._states.states)
+
+    @property
+    def stored_bytes(self) -> int:
+        """Host bytes that all stored states take."""
+        return self._states.nbytes
+
+    def audit(self, slot: int) -> list[str]:
+        """Recompute an open slot's state and blocks from its content; one line per difference. No step may be in
+        flight, as for the other audits."""
+        return audit_lane(self._model, self._model.lanes[slot])
+
+    def audit_stored(self, handle: int, spec: SlotSpec) -> list[str]:
+        """The same for a saved slot or a snapshot. ``spec``: its content; for a saved slot what it was opened with and
+        all tokens since (:meth:`SlotSpec.with_generated`)."""
+        return audit_stored(self._states.states[handle], spec, self._model.block_size)
+
+    def audit_blocks(self, spec: SlotSpec, blocks: Sequence[int], rows: int) -> list[str]:
+        """The same for the first ``rows`` rows of ``spec`` in ``blocks``."""
+        return audit_blocks(self._model, spec, blocks, rows)
 
     @property
     def in_flight(self) -> int:
@@ -267,14 +323,17 @@ class FakeEngine:
         plan = ticket.plan
         failure = self._failing_steps.pop(plan.number, None) if self._failing_steps else None
         try:
+            if plan.freed_blocks:
+                self._model.take_back(plan.freed_blocks)
             if failure is not None:
-                for segment in plan.segments:
-                    self._model.lanes[segment.slot].failure = failure
+                for slot in [*(s.slot for s in plan.segments), *(item.slot for item in plan.work)]:
+                    self._model.lanes[slot].failure = failure
                 ticket.result = DeviceError(failure)
             else:
+                work = tuple(map(self._states.run, plan.work))
                 run = self._model.run
                 outcomes = tuple(map(run, plan.segments, plan.block_tables))
-                ticket.result = StepResult(plan.number, outcomes, self._times.of_step(plan))
+                ticket.result = StepResult(plan.number, outcomes, self._times.of_step(plan), work)
         except Exception as error:  # a bug; raised where the step is collected
             ticket.result = error
         os.eventfd_write(ticket.fd, 1)

@@ -12,7 +12,16 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from luce.engines.fake.content import EMPTY, MASK, generated_content, mix, prompt_content, sampled, seed_key
+from luce.engines.fake.content import (
+    EMPTY,
+    MASK,
+    generated_content,
+    history_key,
+    mix,
+    prompt_content,
+    sampled,
+    seed_key,
+)
 from luce.engines.seam import PatchImage, SampledToken, SlotSpec
 from luce.sampling.philox import philox4x32
 
@@ -34,16 +43,21 @@ def reference_answer(
     spec: SlotSpec, count: int, *, vocab_size: int = 256, script: Script | None = None
 ) -> list[SampledToken]:
     """The first ``count`` generated tokens of a request whose images are all encoded."""
-    length = len(spec.token_ids)
+    length, params = len(spec.token_ids), spec.sampling
     contents = prompt_content(spec, 0, length)
     state, attention, answer = EMPTY, 0, list[SampledToken]()
+    generated: list[int] = spec.token_ids[length - spec.num_generated :].tolist()
     for row in range(length + count - 1):
         state = mix(state, contents[row])
         attention = (attention + mix(state, attention)) & MASK
         if row >= length - 1:
-            draw = mix(mix(attention ^ state ^ seed_key(spec.sampling), row + 1), row + 1)
-            forced = script(spec, len(answer)) if script else None
-            answer.append(sampled(draw, vocab_size, spec.sampling, forced))
+            key = seed_key(params)
+            if params is not None and params.penalises:
+                key ^= history_key(generated)
+            draw = mix(mix(attention ^ state ^ key, row + 1), row + 1)
+            forced = script(spec, len(generated)) if script else None
+            answer.append(sampled(draw, vocab_size, params, forced))
+            generated.append(answer[-1].token)
             contents.append(generated_content(answer[-1].token, row + 1 + spec.rope_delta))
     return answer
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable
 
 import attrs
@@ -14,7 +13,7 @@ from luce.engines.seam import RowSource, SampledToken, Segment, SegmentKind, Slo
 from luce.errors import DeviceError, RequestError
 from luce.sampling.sampler import NonFiniteLogitsError, Sampler
 
-__all__ = ["Greedy", "Slot", "content_digest", "cut", "new_sampler", "new_slot"]
+__all__ = ["Greedy", "Slot", "cut", "new_sampler", "new_slot"]
 
 
 class Greedy:
@@ -179,13 +178,6 @@ def new_sampler(spec: SlotSpec, position: int, num_token_ids: int) -> Sampler | 
     return Sampler(
         spec.sampling, ids[:prompt], num_token_ids, generated=ids[prompt : max(position, prompt)].tolist()
     )
-
-
-def content_digest(ids: npt.NDArray[np.int64], positions: npt.NDArray[np.integer]) -> bytes:
-    """Digest of token ids [n] and their M-RoPE positions [3, n]. Pictures are not in it."""
-    digest = hashlib.blake2b(ids.astype(np.int64).tobytes(), digest_size=16)
-    digest.update(positions.astype(np.int64).tobytes())
-    return digest.digest()
 
 
 def cut(start: int, count: int) -> list[tuple[int, int]]:

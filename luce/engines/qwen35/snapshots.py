@@ -14,8 +14,9 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
+from luce.engines.digest import content_digest
 from luce.engines.qwen35.deltanet import commit_chunk
-from luce.engines.qwen35.slots import Slot, content_digest
+from luce.engines.qwen35.slots import Slot
 from luce.engines.qwen35.state import CHUNK, CONV_ROWS, DeltaNetState, KvLayer, StatePool
 
 __all__ = ["LayerCopy", "Snapshot", "commit", "put", "take"]

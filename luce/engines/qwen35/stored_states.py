@@ -8,7 +8,8 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from luce.engines.qwen35.slots import Slot, content_digest
+from luce.engines.digest import content_digest
+from luce.engines.qwen35.slots import Slot
 from luce.engines.qwen35.snapshots import Snapshot, commit, put, take
 from luce.engines.qwen35.state import StatePool
 from luce.engines.seam import SlotWork, WorkKind, WorkOutcome

@@ -17,6 +17,7 @@ from luce.engines.seam import (
     Segment,
     SegmentKind,
     SlotSpec,
+    SlotWork,
     StepPlan,
     StepResult,
 )
@@ -72,6 +73,10 @@ class Driver:
     number: int = 0
     tables: dict[int, tuple[int, ...]] = attrs.field(factory=dict)
     free: list[int] = attrs.field(factory=list)
+    freed: list[int] = attrs.field(factory=list)
+    """To be told in the next plan."""
+    held: set[int] = attrs.field(factory=set)
+    """Told as fresh and not as freed."""
 
     def __attrs_post_init__(self) -> None:
         self.free = list(range(self.engine.capabilities.num_blocks))[::-1]
@@ -80,25 +85,52 @@ class Driver:
         self.engine.open(slot, spec)
         self.tables[slot] = ()
 
-    def close(self, slot: int) -> None:
+    def close(self, slot: int, keep: Iterable[int] = ()) -> None:
+        """Close the slot and free its blocks, but for those that somebody else has."""
         self.engine.close(slot)
-        self.free.extend(self.tables.pop(slot))
+        self.release(block for block in self.tables.pop(slot) if block not in keep)
+
+    def release(self, blocks: Iterable[int]) -> None:
+        """Nobody has these blocks any more."""
+        for block in blocks:
+            self.free.append(block)
+            if block in self.held:
+                self.held.remove(block)
+                self.freed.append(block)
+
+    def take(self, count: int) -> tuple[int, ...]:
+        return tuple(self.free.pop() for _ in range(count))
 
     def table(self, segment: Segment) -> tuple[int, ...]:
         size = self.engine.capabilities.block_size
         held = self.tables[segment.slot]
-        while len(held) * size < segment.start + segment.count:
-            held = (*held, self.free.pop())
+        held += self.take(max(-(-(segment.start + segment.count) // size) - len(held), 0))
         self.tables[segment.slot] = held
         return held
 
-    def launch(self, *segments: Segment, tables: Iterable[tuple[int, ...]] | None = None) -> FakeTicket:
+    def launch(
+        self,
+        *segments: Segment,
+        tables: Iterable[tuple[int, ...]] | None = None,
+        work: Sequence[SlotWork] = (),
+    ) -> FakeTicket:
+        """Blocks that exist and are named for the first time are fresh, whoever names them."""
         self.number += 1
         used = tuple(tables) if tables is not None else tuple(self.table(segment) for segment in segments)
-        return self.engine.launch(StepPlan(self.number, segments, used))
+        named = {block for table in (*used, *(item.blocks for item in work)) for block in table}
+        fresh = {block for block in named - self.held if 0 <= block < self.engine.capabilities.num_blocks}
+        self.held |= fresh
+        self.free = [block for block in self.free if block not in fresh]
+        freed, self.freed = tuple(self.freed), []
+        return self.engine.launch(StepPlan(self.number, segments, used, tuple(work), tuple(fresh), freed))
 
-    def step(self, *segments: Segment, tables: Iterable[tuple[int, ...]] | None = None) -> StepResult:
-        ticket = self.launch(*segments, tables=tables)
+    def step(
+        self,
+        *segments: Segment,
+        tables: Iterable[tuple[int, ...]] | None = None,
+        work: Sequence[SlotWork] = (),
+    ) -> StepResult:
+        ticket = self.launch(*segments, tables=tables, work=work)
         assert select.select([ticket.fd], [], [], 30)[0], "the step never finished"
         return self.engine.collect(ticket)
 

@@ -56,9 +56,9 @@ def test_bad_segments(message: str, segment: Segment) -> None:
     [
         ("does not cover", [(9, 10)]),
         ("stands twice", [(9, 10, 10)]),
-        ("does not exist", [(9, 10, 16)]),
-        ("does not exist", [(9, 10, -1)]),
-        ("1 segments, 2 block tables", [(9, 10, 11), (9, 10, 11)]),
+        ("16, which nobody holds", [(9, 10, 16)]),
+        ("-1, which nobody holds", [(9, 10, -1)]),
+        ("1 segments, 0 items of work, 2 block tables", [(9, 10, 11), (9, 10, 11)]),
     ],
 )
 def test_bad_tables(message: str, tables: list[tuple[int, ...]]) -> None:
@@ -69,7 +69,7 @@ def test_bad_tables(message: str, tables: list[tuple[int, ...]]) -> None:
 def test_two_writers_of_one_block() -> None:
     running = started()
     table = running.tables[0]
-    with pytest.raises(PlanError, match=f"block {table[2]} is written by slot 0 too"):
+    with pytest.raises(PlanError, match=f"block {table[2]} is written by another sequence"):
         running.launch(decode(0, 10), prefill(1, 0, 10), tables=[table, (9, 10, table[2])])
     running = started()  # reading a shared block is fine
     running.launch(decode(0, 10), prefill(1, 0, 3), tables=[running.tables[0], (9, *running.tables[0][:2])])

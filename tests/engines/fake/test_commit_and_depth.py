@@ -27,14 +27,15 @@ def readable(ticket: FakeTicket) -> bool:
 @settings(deadline=None)
 @given(st.lists(st.integers(0, 20), max_size=12), st.integers(1, 5))
 def test_a_lower_start_voids_what_stood_past_it(starts: list[int], chunk: int) -> None:
-    """Back to any committed position at any time; the answer from there on is the same."""
+    """Back to any position that is not committed, at any time; the answer from there on is the same."""
     running = driver()
     running.open(0, SPEC)
     right = reference_tokens(SPEC, 16)
-    row = 0
+    row = committed = 0
     for target in [*starts, 0]:
-        row = min(target, row)  # the commit
+        row = max(min(target, row), committed)
         for _ in range(target % 7 + 1):
+            committed = row
             if row < LENGTH:
                 count = min(chunk, LENGTH - row)
                 out = running.tokens(prefill(0, row, count, sample=row + count == LENGTH))
@@ -45,6 +46,16 @@ def test_a_lower_start_voids_what_stood_past_it(starts: list[int], chunk: int) -
             assert out == [right[row - LENGTH]] if row >= LENGTH else [None]
             if row == LENGTH + 15:
                 break
+
+
+def test_what_was_committed_stays() -> None:
+    running = driver()
+    running.open(0, SPEC)
+    running.step(prefill(0, 0, 3))
+    running.step(prefill(0, 0, 6))
+    running.step(prefill(0, 5, 1))
+    with pytest.raises(PlanError, match="before 5 are committed"):
+        running.step(prefill(0, 4, 1))
 
 
 def test_two_steps_in_flight() -> None:
