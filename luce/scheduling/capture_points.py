@@ -1,0 +1,74 @@
+"""Where a prompt's state is captured on its way through the model, and where its chunks end because of that.
+
+Captured are (design §7) the ends of turns, the place before the generation prompt, the end of each picture, and every
+1,024th token. A chunk has to end at each of these, so turn ends that lie close together are thinned out: a conversation
+of many short turns would else go through the model in as many short chunks. The one before the generation prompt is
+always taken; the next turn goes on from there whatever its template makes of the answer.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+
+from luce.scheduling.prefix_keys import PrefixKeys
+
+__all__ = ["SPACING", "STRIDE", "anchor_point", "capture_points", "next_cut"]
+
+STRIDE = 1024
+"""Tokens."""
+SPACING = 64
+"""Tokens from a turn's end to the next point, at least."""
+
+
+def capture_points(
+    keys: PrefixKeys,
+    *,
+    turn_ends: Sequence[int] = (),
+    answer_start: int | None = None,
+    start: int = 0,
+    stride: int = STRIDE,
+    spacing: int = SPACING,
+) -> tuple[int, ...]:
+    """Positions at which the state of a prompt is worth capturing, ascending.
+
+    All lie behind ``start``, none lies inside a picture, and the last is :func:`anchor_point`, if that lies behind
+    ``start``. So the prompt's last row, which every request computes, always comes after them.
+
+    Args:
+        keys: of the prompt.
+        turn_ends: positions after the last token of each turn.
+        answer_start: position of the generation prompt; T or None when there is none.
+        start: rows that come from the cache.
+        stride: tokens; 0 for none of these.
+        spacing: tokens; turn ends that are nearer to the next point are left out.
+    """
+    anchor = anchor_point(keys, answer_start)
+    fixed = {anchor, *keys.image_ends}
+    if stride:
+        fixed.update(range(stride, anchor, stride))
+    points = sorted(point for point in fixed if start < point <= anchor and not keys.splits_image(point))
+    kept: list[int] = []
+    following = anchor
+    for end in sorted(set(turn_ends), reverse=True):
+        if not start < end < anchor or keys.splits_image(end):
+            continue
+        following = min(following, points[bisect_left(points, end)])
+        if following - end >= spacing:
+            kept.append(end)
+            following = end
+    return tuple(sorted({*points, *kept}))
+
+
+def anchor_point(keys: PrefixKeys, answer_start: int | None = None) -> int:
+    """Up to where a later turn is sure to render the same, or else where the same prompt can go on from: the generation
+    prompt, or the last row where there is none; before the picture that it would lie in. 0 when nothing is left.
+    """
+    last = max(len(keys) - 1, 0)
+    return keys.before_image(last if answer_start is None else min(answer_start, last))
+
+
+def next_cut(position: int, points: Sequence[int]) -> int | None:
+    """Where a chunk that starts at ``position`` ends at the latest: the next of the ascending ``points``."""
+    at = bisect_right(points, position)
+    return points[at] if at < len(points) else None

@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from luce.scheduling.capture_points import anchor_point, capture_points, next_cut
+from tests.scheduling.prompts import Part, keys, prompts, text
+
+A, B = (b"a" * 32, 6), (b"b" * 32, 6)
+
+
+@given(prompts, st.data())
+def test_every_point_can_be_the_end_of_a_chunk(prompt: list[Part], data: st.DataObject) -> None:
+    sequence = keys(prompt)
+    length = len(sequence)
+    positions = st.integers(0, length)
+    turn_ends = data.draw(st.lists(positions))
+    answer_start = data.draw(st.none() | positions)
+    start = data.draw(positions)
+    spacing = data.draw(st.integers(1, 5))
+    points = capture_points(
+        sequence,
+        turn_ends=turn_ends,
+        answer_start=answer_start,
+        start=start,
+        stride=data.draw(st.integers(0, 4)),
+        spacing=spacing,
+    )
+    anchor = anchor_point(sequence, answer_start)
+    assert list(points) == sorted(set(points))
+    assert all(start < point <= anchor and sequence.may_end_hit(point) for point in points)
+    assert (points[-1:] == (anchor,)) == (anchor > start)
+    assert all(end in points for end in sequence.image_ends if start < end <= anchor)
+    thinned = [end for end in turn_ends if start < end < anchor and not sequence.splits_image(end)]
+    for end in thinned:
+        nearest = min(point for point in points if point >= end)
+        assert nearest - end < spacing, "a turn's end is a point, or one comes soon behind it"
+
+
+@given(st.lists(st.integers(1, 40), unique=True), st.integers(0, 41), st.integers(1, 41), st.integers(1, 9))
+def test_chunks_end_at_every_point(points: list[int], start: int, more: int, budget: int) -> None:
+    points.sort()
+    end, at, ends = start + more, start, []
+    while at < end:
+        cut = next_cut(at, points)
+        assert cut is None or cut > at
+        at = min(end, at + budget, end if cut is None else cut)
+        ends.append(at)
+    assert [point for point in points if start < point <= end] == [point for point in ends if point in points]
+
+
+def test_a_chat() -> None:
+    """Turn ends, the generation prompt, pictures, and every 1,024th token."""
+    prompt = keys([*text(100), A, *text(2394), *text(100), *text(4)])
+    points = capture_points(prompt, turn_ends=[90, 2400, 2500, 2600], answer_start=2600)
+    assert points == (106, 1024, 2048, 2400, 2500, 2600)
+    assert capture_points(prompt, turn_ends=[90, 2400, 2500], answer_start=2600, start=2400) == (2500, 2600)
+    assert capture_points(prompt, turn_ends=[90], answer_start=2600, start=2600) == ()
+    assert 90 in capture_points(prompt, turn_ends=[90], answer_start=2600, spacing=16)
+
+
+def test_many_short_turns_do_not_chop_up_a_prompt() -> None:
+    ends = list(range(10, 1000, 10))
+    points = capture_points(keys(text(1004)), turn_ends=ends, answer_start=1000)
+    assert points[-1] == 1000 and len(points) == 1 + 990 // 70
+    assert min(b - a for a, b in pairwise(points)) >= 64
+
+
+@pytest.mark.parametrize(
+    ("length", "point"), [(1, ()), (2, (1,)), (31, (30,)), (32, (31,)), (33, (32,)), (48, (47,))]
+)
+def test_b53_without_a_generation_prompt_the_same_prompt_can_be_taken_up_to_its_last_row(
+    length: int, point: tuple[int, ...]
+) -> None:
+    for none in (None, length):
+        assert capture_points(keys(text(length), 16), answer_start=none) == point
+
+
+def test_b09_behind_every_picture_and_never_inside_one() -> None:
+    prompt = keys([1, 2, A, 3, B, 4, 5])
+    assert capture_points(prompt, answer_start=16) == (8, 15, 16)
+    assert capture_points(prompt, answer_start=16, turn_ends=[5, 9, 12], spacing=1) == (8, 9, 15, 16)
+    assert capture_points(prompt, stride=3, answer_start=16) == (8, 9, 15, 16)
+
+
+def test_b10_a_picture_at_the_end() -> None:
+    """The same prompt can go on from before the picture only: its last row is the picture's."""
+    assert capture_points(keys([1, 2, A])) == (2,)
+    assert capture_points(keys([A])) == ()
+    assert capture_points(keys([A, 1])) == (6,)
+    assert anchor_point(keys([])) == 0 and capture_points(keys([])) == ()
+
+
+def test_b111_the_place_before_the_generation_prompt_is_always_taken() -> None:
+    """Whatever the template makes of the answer later, the next turn's prompt begins with this."""
+    prompt = keys(text(103))
+    assert capture_points(prompt, turn_ends=[99], answer_start=100)[-1] == 100
+    following = keys([*text(100), 5, 6, 7])
+    assert following.digest(100) == prompt.digest(100)
