@@ -351,5 +351,5 @@ class StoresStates(Engine, Protocol):
     """An engine that takes :class:`SlotWork` in its plans: parking and the prefix cache (see :class:`Capabilities`)."""
 
     def discard(self, handle: int) -> None:
-        """Give a stored state's memory back, after the steps launched before. Nothing happens where the item that
-        was to store it has failed. No step in flight may restore or adopt it."""
+        """Give a stored state's memory back. Nothing happens where the item that was to store it has failed or was
+        never launched. No step in flight may name the handle, and no later one."""

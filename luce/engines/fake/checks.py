@@ -56,7 +56,7 @@ class PlanChecker:
         self._stored: dict[int, _Stored | None] = {}
         """By handle, until it is discarded; None where nothing was stored after all."""
         self._handles: set[int] = set()
-        """All that were ever used."""
+        """All that were ever used or discarded."""
         self._number = -1
         self._computed: WeakSet[SlotSpec] = WeakSet()
         """Sequences whose rows have been computed and cannot be computed again."""
@@ -79,8 +79,9 @@ class PlanChecker:
         del self._slots[slot]
 
     def discard(self, handle: int) -> None:
-        require(handle in self._stored, f"handle {handle} was never stored, or is discarded already")
-        del self._stored[handle]
+        require(handle in self._stored or handle not in self._handles, f"handle {handle} is discarded already")
+        self._stored.pop(handle, None)
+        self._handles.add(handle)
 
     def failed(self, item: SlotWork) -> None:
         """``item`` was executed and could not be done."""
@@ -192,7 +193,7 @@ class PlanChecker:
 
     def _wrong_copy(self, slot: _Slot, item: SlotWork) -> str | None:
         if item.handle in self._handles:
-            return "its handle was used before"
+            return "its handle was used or discarded before"
         if not max(slot.committed, 1) <= item.position <= slot.rows:
             return f"only positions from {max(slot.committed, 1)} to {slot.rows} can be stored"
         slot.committed = item.position

@@ -217,7 +217,7 @@ class Qwen35Engine:
         return StepResult(done.number, done.outcomes, done.seconds, done.work)
 
     def discard(self, handle: int) -> None:
-        """Give a stored state's memory back after the steps launched before."""
+        """Give a stored state's memory back, after the steps launched before."""
         self._put(lambda: self._runner.stored.discard(handle))
 
     def shutdown(self) -> None:
