@@ -17,6 +17,7 @@ from luce.cli.flags import COUNT, NAME, SECONDS, SIZE, ConfigFlags, LogFlags, Mo
 from luce.cli.in_process import load_with_progress, opened
 from luce.cli.main import EXIT_STOPPED
 from luce.engines.load_model import OpenedModel
+from luce.errors import ConfigError
 from luce.http.options import HttpOptions
 from luce.http.server import listen, run_server
 
@@ -46,6 +47,9 @@ class HttpFlags:
     max_body: Annotated[int, SIZE, Parameter(group=HTTP, help="Largest request body.")] = (
         HTTP_DEFAULTS.max_body_bytes
     )
+    max_buffered_bodies: Annotated[
+        int, SIZE, Parameter(group=HTTP, help="Request bodies held in memory at once; more get 503.")
+    ] = HTTP_DEFAULTS.max_buffered_bytes
     max_images: Annotated[int, whole(0), Parameter(group=HTTP, help="Pictures in one request.")] = (
         HTTP_DEFAULTS.max_images
     )
@@ -77,11 +81,19 @@ class HttpFlags:
     ] = HTTP_DEFAULTS.preparing
 
     def options(self) -> HttpOptions:
+        """Raises ConfigError when a body that is allowed could never be held."""
+        if self.max_buffered_bodies < self.max_body:
+            raise ConfigError(
+                f"{self.max_buffered_bodies} bytes do not hold the largest body; "
+                f"give at least --max-body, {self.max_body}, or lower that",
+                flag="--max-buffered-bodies",
+            )
         return HttpOptions(
             host=self.host,
             port=self.port,
             aliases=self.alias,
             max_body_bytes=self.max_body,
+            max_buffered_bytes=self.max_buffered_bodies,
             max_images=self.max_images,
             max_image_bytes=self.max_image,
             body_timeout=self.body_timeout,

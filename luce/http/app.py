@@ -8,15 +8,15 @@ from typing import Any
 
 import msgspec
 from quart import Quart, Response, request
-from quart_trio import QuartTrio
 
 from luce.actors.service import Service
 from luce.engines.loaded import LoadedModel
 from luce.errors import CapacityError
 from luce.http.addresses import install_address_errors
-from luce.http.asgi import Connection
+from luce.http.asgi import App
 from luce.http.beside_body import install_checks
 from luce.http.errors import error_body, install_error_handlers
+from luce.http.held_bodies import BodyBudget
 from luce.http.openai.chat import Chat
 from luce.http.openai.models import Models
 from luce.http.options import HttpOptions
@@ -26,16 +26,11 @@ __all__ = ["create_app"]
 _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 
 
-class _App(QuartTrio):
-    asgi_http_class = Connection
-
-
-def create_app(service: Service, model: LoadedModel, options: HttpOptions) -> Quart:
+def create_app(service: Service, model: LoadedModel, options: HttpOptions) -> App:
     """The application in front of a service. It owns nothing: the service runs beside it."""
-    app = _App("luce", static_folder=None)
+    app = App(BodyBudget(options.max_buffered_bytes))
     app.config.update(
         MAX_CONTENT_LENGTH=options.max_body_bytes,
-        BODY_TIMEOUT=options.body_timeout,
         RESPONSE_TIMEOUT=None,  # a stream may take as long as it takes; deadlines are the service's
     )
     install_error_handlers(app)

@@ -1,12 +1,13 @@
 """One HTTP request between Hypercorn and Quart: what a request holds is released on every way out.
 
-quart-trio's connection class is replaced for three reasons, each with a test in `tests/http/test_connections.py`:
+quart-trio's connection class is replaced for these reasons, each with a test in `tests/http/test_connections.py`:
 
 * Hypercorn reports a disconnect from inside the last send of every response; quart-trio takes that as the client's
   going and cancels the very task that is finishing the send, so the connection is neither recycled nor closed. The
   last send is shielded here.
 * A response that is sent while a large body still arrives is lost in the reset that follows. The body is read to its
   end first, within bounds.
+* A body is held in memory within a bound over all requests, and let go however the request ends (`held_bodies.py`).
 * A handler may own things (a running answer) that must be released even when it is cancelled between two awaits of
   the framework: :func:`owned` is closed when the request ends, whatever happened.
 """
@@ -19,13 +20,16 @@ from typing import TYPE_CHECKING, Any, cast
 import trio
 from quart.utils import encode_headers
 from quart.wrappers import Request, Response
+from quart_trio import QuartTrio
 from quart_trio.asgi import TrioASGIHTTPConnection
+
+from luce.http.held_bodies import BodyBudget, HeldBody
 
 if TYPE_CHECKING:
     from hypercorn.typing import ASGIReceiveCallable, ASGISendCallable
     from quart.typing import ResponseTypes
 
-__all__ = ["Connection", "owned"]
+__all__ = ["App", "Connection", "held_body", "owned"]
 
 _OWNED = "luce.owned"
 LINGER_SECONDS = 5.0
@@ -36,13 +40,23 @@ def owned(request: Request) -> ExitStack:
     return cast(ExitStack, cast(dict[str, Any], request.scope)[_OWNED])
 
 
+def held_body(request: Request) -> HeldBody:
+    """The request's body, to be taken whole and released."""
+    return cast(HeldBody, request.body)
+
+
 class Connection(TrioASGIHTTPConnection):
     """Quart's view of one HTTP request. Quart makes one for each."""
+
+    app: App
 
     async def __call__(self, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
         self._received = trio.Event()
         request = self._create_request_from_scope(send)
+        body = HeldBody(self.app.bodies, request.content_length, self.app.config["MAX_CONTENT_LENGTH"])
+        request.body = body
         with ExitStack() as stack:
+            stack.callback(body.drop_rest)
             cast(dict[str, Any], self.scope)[_OWNED] = stack
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self.handle_messages, nursery, request, receive)
@@ -67,6 +81,7 @@ class Connection(TrioASGIHTTPConnection):
         self, nursery: trio.Nursery, request: Request, send: ASGISendCallable
     ) -> None:
         response = await self.app.handle_request(request)
+        held_body(request).drop_rest()
         if response.status_code >= 400 and response.status_code != 408:
             with trio.move_on_after(LINGER_SECONDS):
                 await self._received.wait()
@@ -87,6 +102,18 @@ class Connection(TrioASGIHTTPConnection):
                 await send(_piece(data, more=True))
         with trio.CancelScope(shield=True):
             await send(_piece(b"", more=False))
+
+
+class App(QuartTrio):
+    """Args:
+    bodies: what all requests together may hold of their bodies.
+    """
+
+    asgi_http_class = Connection
+
+    def __init__(self, bodies: BodyBudget) -> None:
+        super().__init__("luce", static_folder=None)
+        self.bodies = bodies
 
 
 def _piece(data: bytes | str, *, more: bool) -> Any:

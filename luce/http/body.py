@@ -6,17 +6,22 @@ from quart import Request
 from werkzeug.exceptions import UnsupportedMediaType
 
 from luce.errors import RequestError, quoted
+from luce.http.asgi import held_body
 
 __all__ = ["read_json_body"]
 
 
-async def read_json_body(request: Request) -> bytes:
-    """The body's bytes, once it is clear that they may be JSON.
+async def read_json_body(request: Request, seconds: float) -> bytearray:
+    """The body's bytes, once it is clear that they may be JSON. They are held until the request's body is released.
 
     A missing content type is taken for JSON, as every client of this API means it.
 
+    Args:
+        seconds: how long it may take to arrive.
+
     Raises:
         HTTPException: 413 for a body over the limit, 408 when it does not arrive, 415 for another content type.
+        CapacityError: the bodies of all requests take too much memory.
         RequestError: the body is in another character set or compressed (415), or empty.
     """
     kind = request.mimetype
@@ -38,7 +43,7 @@ async def read_json_body(request: Request) -> bytes:
             field="content-encoding",
             status=415,
         )
-    body = await request.get_data(cache=False, as_text=False, parse_form_data=False)
+    body = await held_body(request).whole(seconds)
     if not body:
         raise RequestError("the body is empty; it must be a JSON object")
     return body

@@ -19,6 +19,9 @@ class HttpOptions:
     """More model names that requests may use, beside the served one."""
     max_body_bytes: int = 64 * MIB
     """Largest request body; one more byte is refused with 413."""
+    max_buffered_bytes: int = 256 * MIB
+    """Bytes of bodies held at once over all requests, until each is prepared; one more is refused with 503. Not less
+    than the largest body."""
     max_images: int = 16
     """Pictures in one request, over all its messages."""
     max_image_bytes: int = 20 * MIB

@@ -65,7 +65,7 @@ WHOLE = (
     "max-images",
 )
 SECONDS = ("body-timeout", "keep-alive", "idle-timeout", "client-timeout", "queue-timeout", "drain-timeout")
-SIZES = ("max-memory", "max-body", "max-image")
+SIZES = ("max-memory", "max-body", "max-buffered-bodies", "max-image")
 HUGE = "9" * 400
 NUMBERS = [
     *(("serve", name, value) for name in WHOLE for value in ("-1", "1.5", "nan", "", HUGE, "9" * 5000)),

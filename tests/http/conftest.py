@@ -18,6 +18,7 @@ from PIL import Image
 from luce.engines.loaded import LoadedModel
 from luce.http.app import create_app
 from luce.http.connections import serve_app
+from luce.http.held_bodies import BodyBudget
 from luce.http.options import HttpOptions
 from luce.http.server import listen
 from tests.http.stubs import StubService, make_model
@@ -30,6 +31,7 @@ class Server:
     port: int
     stop: trio.Event
     ended: trio.Event
+    bodies: BodyBudget
 
     @property
     def url(self) -> str:
@@ -53,10 +55,10 @@ async def serving(
     model = model or make_model()
     http_options = HttpOptions(port=0, **({"exit_grace": 1.0} | options))
     listener = listen(http_options)
-    server = Server(service, model, listener.getsockname()[1], trio.Event(), trio.Event())
+    app = create_app(service, model, http_options)  # type: ignore[arg-type]
+    server = Server(service, model, listener.getsockname()[1], trio.Event(), trio.Event(), app.bodies)
     async with trio.open_nursery() as nursery:
         service.nursery = nursery
-        app = create_app(service, model, http_options)  # type: ignore[arg-type]
 
         async def serve(task_status: trio.TaskStatus[None]) -> None:
             await serve_app(app, listener, http_options, server.stop, task_status)

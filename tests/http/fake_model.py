@@ -72,10 +72,12 @@ async def live(engine: FakeEngine, http: HttpOptions | None = None, **options: A
     http = attrs.evolve(http or HttpOptions(), port=0, exit_grace=1.0)
     service = Service(model, ServiceOptions(**options))
     listener = listen(http)
-    server = Server(service, model, listener.getsockname()[1], trio.Event(), trio.Event())  # type: ignore[arg-type]
+    app = create_app(service, model, http)
+    port = listener.getsockname()[1]
+    server = Server(service, model, port, trio.Event(), trio.Event(), app.bodies)  # type: ignore[arg-type]
     async with trio.open_nursery() as nursery:
         await nursery.start(service.run)
-        await nursery.start(serve_app, create_app(service, model, http), listener, http, server.stop)
+        await nursery.start(serve_app, app, listener, http, server.stop)
         yield Live(server, service, engine)
         service.drain()
         await service.stopped()

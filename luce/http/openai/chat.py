@@ -11,7 +11,7 @@ from luce.actors.token_buffer import Delta, End
 from luce.engines.loaded import LoadedModel
 from luce.engines.seam import SampledToken
 from luce.errors import CapacityError, LuceError
-from luce.http.asgi import owned
+from luce.http.asgi import held_body, owned
 from luce.http.body import read_json_body
 from luce.http.openai.chat_response import ChatWriter
 from luce.http.openai.prepare import prepare_chat
@@ -31,13 +31,13 @@ class Chat:
         self._workers = trio.CapacityLimiter(options.preparing)
 
     async def __call__(self, request: Request) -> Response:
-        body = await read_json_body(request)
+        body = await read_json_body(request, self._options.body_timeout)
         if not self._service.ready:
             raise CapacityError(f"the server is {self._service.state}", retry_after=5)
         job = await trio.to_thread.run_sync(
             prepare_chat, body, self._model, self._options, limiter=self._workers
         )
-        del body
+        held_body(request).release()
         handle = self._service.submit(job.submission)
         owned(request).callback(handle.cancel)
         writer = ChatWriter(job, handle, self._model)
