@@ -24,7 +24,7 @@ from luce.cli.flags import COUNT, ChatModelFlags, ConfigFlags, ModelPath, whole
 from luce.cli.in_process import Picture, ask, load_with_progress, opened, read_picture, running
 from luce.cli.terminal import line_editing, prompted
 from luce.engines.loaded import LoadedModel, Preparer
-from luce.errors import ConfigError, LuceError
+from luce.errors import ConfigError, LuceError, quoted
 from luce.sampling.parameters import MAX_TEMPERATURE
 from luce.vision.header import HeaderError, image_header
 
@@ -93,7 +93,11 @@ def chat(
 ) -> None:
     """Talk to a model in the terminal; pictures by path."""
     console = Console(highlight=False, soft_wrap=True)
+    if sys.stdin is None:
+        raise ConfigError("standard input is closed: there is nothing to read messages from")
     refuse_picture(model)
+    if system is not None:
+        check_text(system, "--system")
     found = opened(model, model_flags.options())
     conversation = Conversation(
         system, pictures=[read_picture(path, found.prompts, "--image") for path in image]
@@ -123,6 +127,15 @@ def refuse_picture(model: Path | None) -> None:
     raise ConfigError(f"{model} is a picture, not a model; write --image {shlex.quote(str(model))}")
 
 
+def check_text(text: str, flag: str | None = None) -> None:
+    """Raises ConfigError for bytes that are no UTF-8; Python hands them on as lone surrogates."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        fault = f"the text is not UTF-8 at character {error.start + 1}, {quoted(text[error.start])}"
+        raise ConfigError(fault, flag=flag) from None
+
+
 async def converse(
     model: LoadedModel,
     conversation: Conversation,
@@ -144,7 +157,12 @@ async def converse(
             if line.startswith("/"):
                 await trio.to_thread.run_sync(command, conversation, line, console, model.preparer)
             elif line or conversation.pictures:
-                await answer(service, model, conversation, line, options, console)
+                try:
+                    check_text(line)
+                except ConfigError as error:
+                    console.print(f"{error}; it was not sent", style="red", markup=False)
+                else:
+                    await answer(service, model, conversation, line, options, console)
 
 
 def command(conversation: Conversation, line: str, console: Console, preparer: Preparer) -> None:
@@ -175,6 +193,7 @@ def _obey(conversation: Conversation, name: str, rest: str, preparer: Preparer) 
         return f"{picture}, for the next message{f' ({count} pictures)' if count > 1 else ''}"
     if name == "/help":
         return HELP
+    check_text(rest)
     conversation.clear()
     if name == "/clear":
         return "started again"

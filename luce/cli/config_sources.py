@@ -12,7 +12,8 @@ from typing import Any
 from cyclopts import ArgumentCollection
 from cyclopts.config import Dict
 
-from luce.errors import ConfigError
+from luce.cli.inputs import read_file
+from luce.errors import ConfigError, reason
 
 __all__ = ["PREFIX", "config_file", "environment_check", "file_source", "read_config", "variables"]
 
@@ -20,6 +21,8 @@ Source = Callable[[Any, tuple[str, ...], ArgumentCollection], None]
 """What cyclopts calls for more values of a verb's flags: (app, (verb,), flags)."""
 
 PREFIX = "LUCE_"
+MAX_BYTES = 1 << 20
+"""Of a configuration file."""
 TESTS = "LUCE_TEST_"
 """Variables that set up the tests; no flags."""
 
@@ -44,14 +47,14 @@ def read_config(path: Path, verbs: Collection[str]) -> dict[str, Any]:
         ConfigError: the file cannot be read, is no TOML, or holds something else than a table for each verb; names
             the file and the table or key.
     """
-    if not path.is_file():
-        raise ConfigError(f"{path} {'is no file' if path.exists() else 'does not exist'}", flag="--config")
     try:
-        tables = tomllib.loads(path.read_text("utf-8"))
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}", flag="--config") from None
-    except ValueError as error:  # of TOML, or of UTF-8
-        raise ConfigError(f"{path} is not TOML: {error}", flag="--config") from None
+        data = read_file(path, MAX_BYTES)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path}: {reason(error)}", flag="--config") from None
+    try:
+        tables = tomllib.loads(data.decode())
+    except (ValueError, RecursionError) as error:  # of TOML, or of UTF-8
+        raise ConfigError(f"{path} is not TOML: {reason(error)}", flag="--config") from None
     for name, table in tables.items():
         if fault := _fault(name, table, verbs):
             raise ConfigError(f"{path}: {fault}", flag="--config")

@@ -18,7 +18,7 @@ from rich.table import Table
 
 from luce.actors.service import Service
 from luce.actors.token_buffer import Delta
-from luce.cli.flags import ConfigFlags, ModelFlags, whole
+from luce.cli.flags import FILE, ConfigFlags, ModelFlags, whole
 from luce.cli.in_process import ask, data_url, load_with_progress, opened, running
 from luce.cli.outputs import writing
 from luce.cli.request_path import Stay, request_path
@@ -52,7 +52,7 @@ def demo(
     *,
     seed: Annotated[int, whole(0), Parameter(help="Which charts: another number, other charts.")] = 0,
     save: Annotated[
-        Path | None, Parameter(help="Directory for the charts that are asked about, as PNG files.")
+        Path | None, FILE, Parameter(help="Directory for the charts that are asked about, as PNG files.")
     ] = None,
     model_flags: ModelFlags = ModelFlags(),  # noqa: B008 - frozen
     config: ConfigFlags = ConfigFlags(),  # noqa: B008

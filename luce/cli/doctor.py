@@ -14,7 +14,7 @@ import numpy as np
 from cyclopts import Parameter
 from rich.console import Console
 
-from luce.cli.flags import ConfigFlags
+from luce.cli.flags import FILE, ConfigFlags
 from luce.compute.blas import pin_blas
 from luce.compute.host_memory import available_bytes
 from luce.compute.selfcheck import check_operators
@@ -40,7 +40,7 @@ class Finding:
 
 def doctor(
     model: Annotated[
-        Path | None, Parameter(help="Model for the exactness self-test; by default the bundled one.")
+        Path | None, FILE, Parameter(help="Model for the exactness self-test; by default the bundled one.")
     ] = None,
     /,
     *,

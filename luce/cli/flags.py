@@ -17,6 +17,7 @@ from cyclopts.validators import Number
 
 __all__ = [
     "COUNT",
+    "FILE",
     "NAME",
     "SECONDS",
     "SIZE",
@@ -37,13 +38,6 @@ MOST = 2**31 - 1
 
 _SIZE = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[KMGT]?)(?P<binary>i?)B?", re.I)
 _POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
-
-ModelPath = Annotated[
-    Path | None,
-    Parameter(
-        help="Directory with config.json and safetensors, or a .gguf file. Without it: the bundled demo model."
-    ),
-]
 
 
 def parse_bytes(text: str) -> int:
@@ -72,6 +66,13 @@ def _whole(kind: Any, tokens: Sequence[Token]) -> int:
         raise ValueError(f"{tokens[0].value!r} is no whole number") from None
 
 
+def _path(kind: Any, tokens: Sequence[Token]) -> Path:
+    """Strict: an empty value, as of a variable that is not set, would be the working directory."""
+    if not tokens[0].value:
+        raise ValueError("the path is empty")
+    return Path(tokens[0].value)
+
+
 def _not_empty(kind: Any, value: str | tuple[str, ...] | None) -> None:
     if value == "" or (isinstance(value, tuple) and "" in value):
         raise ValueError("Must not be empty.")
@@ -83,9 +84,18 @@ def whole(least: int, most: int = MOST) -> Parameter:
 
 
 COUNT = whole(1)
+FILE = Parameter(converter=_path, n_tokens=1, accepts_keys=False)
 SECONDS = Parameter(validator=Number(gt=0, lte=10**9))
 SIZE = Parameter(converter=_size, n_tokens=1, accepts_keys=False, validator=Number(gte=1, lte=2**63 - 1))
 NAME = Parameter(validator=_not_empty)
+
+ModelPath = Annotated[
+    Path | None,
+    FILE,
+    Parameter(
+        help="Directory with config.json and safetensors, or a .gguf file. Without it: the bundled demo model."
+    ),
+]
 
 Slots = Annotated[int, COUNT, Parameter(group=MODEL, help="Requests that run at once; more wait in a queue.")]
 
@@ -96,7 +106,9 @@ class ModelFlags:
     """What is loaded, and how much memory it gets."""
 
     mmproj: Annotated[
-        Path | None, Parameter(group=MODEL, help="Vision tower of a GGUF model; found beside it by itself.")
+        Path | None,
+        FILE,
+        Parameter(group=MODEL, help="Vision tower of a GGUF model; found beside it by itself."),
     ] = None
     name: Annotated[
         str | None,
@@ -159,6 +171,7 @@ class ConfigFlags:
 
     config: Annotated[
         Path | None,
+        FILE,
         Parameter(
             group=GENERAL,
             help="TOML file with flags: a table per command, keys as the flags. The command line goes first, then the "

@@ -16,10 +16,11 @@ from rich.console import Console
 from luce.actors.options import ServiceOptions
 from luce.actors.service import Service
 from luce.actors.submission import Handle
+from luce.cli.inputs import read_file
 from luce.cli.loading_progress import loading_progress
 from luce.engines.load_model import LoadOptions, OpenedModel, demo_model, load_model, open_model
 from luce.engines.loaded import LoadedModel, Preparer
-from luce.errors import ConfigError, RequestError
+from luce.errors import ConfigError, RequestError, reason
 from luce.http.openai.prepare import prepare_chat
 from luce.http.options import HttpOptions
 from luce.vision.data_url import parse_data_url
@@ -79,10 +80,9 @@ def read_picture(path: Path, preparer: Preparer, flag: str | None = None) -> Pic
         ConfigError: it cannot be read, or is no picture that this model takes; names the file, and ``flag``.
     """
     try:
-        data = path.expanduser().read_bytes()
+        data = read_file(path.expanduser(), HttpOptions().max_image_bytes)
     except (OSError, ValueError, RuntimeError) as error:  # a NUL in the name; no such home
-        said = error.strerror if isinstance(error, OSError) else error
-        raise ConfigError(f"{path}: {said}", flag=flag) from None
+        raise ConfigError(f"{path}: {reason(error)}", flag=flag) from None
     field = str(path)
     try:
         kind, height, width = check_image(data, field=field)

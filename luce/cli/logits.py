@@ -12,15 +12,17 @@ import numpy as np
 from cyclopts import Parameter
 from rich.console import Console
 
-from luce.cli.flags import ConfigFlags
+from luce.cli.flags import FILE, ConfigFlags
+from luce.cli.inputs import read_file
 from luce.cli.loading_progress import loading_progress
-from luce.cli.outputs import check_writable, writing
+from luce.cli.outputs import check_writable, same_file, writing
 from luce.engines.load_model import LoadOptions, load_engine, open_model
 from luce.engines.qwen35.engine import Qwen35Engine
 from luce.engines.qwen35.prompt import Prompt, PromptBuilder
 from luce.engines.seam import PatchImage, SlotSpec
-from luce.errors import ConfigError, RequestError
+from luce.errors import ConfigError, RequestError, reason
 from luce.http.json_body import decode_object, typed
+from luce.http.options import HttpOptions
 from luce.text.messages import normalise
 from luce.vision.data_url import parse_data_url
 
@@ -40,17 +42,21 @@ class LogitsRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 
 def logits(
-    model: Annotated[Path, Parameter(help="Directory with config.json and safetensors, or a .gguf file.")],
+    model: Annotated[
+        Path, FILE, Parameter(help="Directory with config.json and safetensors, or a .gguf file.")
+    ],
     /,
     *,
     request: Annotated[
         Path,
+        FILE,
         Parameter(
             help='JSON file: {"ids": […], "images": [paths]} or {"messages": […]}, with tools if need be.'
         ),
     ],
     out: Annotated[
         Path,
+        FILE,
         Parameter(help="npz file to write: ids [T], position_ids [3, T], logits [T, V] float32, and more."),
     ],
     hidden: Annotated[
@@ -63,13 +69,16 @@ def logits(
         bool,
         Parameter(negative="", help="Also image_rows_0 …: the encoded rows [N, hidden] of each picture."),
     ] = False,
-    mmproj: Annotated[Path | None, Parameter(help="Vision tower of a GGUF model.")] = None,
+    mmproj: Annotated[Path | None, FILE, Parameter(help="Vision tower of a GGUF model.")] = None,
     config: ConfigFlags = ConfigFlags(),  # noqa: B008 - frozen
 ) -> None:
     """Write the logits of a prompt to a file, for comparison with other implementations.
 
     The numbers are those of serving: the same engine computes them in the same order.
     """
+    for path, what in ((request, "the request"), (model, "the model"), (mmproj, "the vision tower")):
+        if path is not None and same_file(out, path):
+            raise ConfigError(f"{out} is {what}; name another file to write", flag="--out")
     check_writable(out, "--out")
     asked = read_request(request)
     opened = open_model(
@@ -103,10 +112,9 @@ def read_request(path: Path) -> LogitsRequest:
         RequestError: it is malformed; names the file and the field.
     """
     try:
-        body = path.read_bytes()
-    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
-        said = error.strerror if isinstance(error, OSError) else error
-        raise ConfigError(f"{path}: {said}", flag="--request") from None
+        body = read_file(path, HttpOptions().max_body_bytes)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path}: {reason(error)}", flag="--request") from None
     with _naming(path):
         request = typed(decode_object(body, what="the file"), LogitsRequest)
         if (request.ids is None) == (request.messages is None):
@@ -178,9 +186,11 @@ def _pictures(names: list[str], prompts: PromptBuilder, folder: Path) -> list[Pa
     for index, name in enumerate(names):
         path = folder / name
         field = f"images[{index}]"
+        if not name:
+            raise RequestError(f"{field} is empty; it must be the path of a picture", field=field)
         try:
-            data = path.read_bytes()
-        except OSError as error:
-            raise RequestError(f"{field}: {path}: {error.strerror}", field=field) from None
+            data = read_file(path, HttpOptions().max_image_bytes)
+        except (OSError, ValueError) as error:
+            raise RequestError(f"{field}: {path}: {reason(error)}", field=field) from None
         images.append(prompts.prepare_image(data, field=field))
     return images

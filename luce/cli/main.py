@@ -1,12 +1,17 @@
 """The `luce` command: finds the verb, imports only what it needs, and turns errors into one line and an exit code.
 
-Exit codes: 0 done, 1 the model, the device or a bug, 2 a wrong flag, 130 stopped by a second signal or Ctrl-C.
+Exit codes: 0 done, 1 the model, the device, the output or a bug, 2 a wrong flag, 130 stopped by a second signal or
+Ctrl-C.
 """
 
 from __future__ import annotations
 
+import errno
+import io
+import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -22,7 +27,7 @@ from luce.cli.config_sources import (
     read_config,
     variables,
 )
-from luce.errors import ConfigError, LuceError
+from luce.errors import ConfigError, LuceError, printable
 
 __all__ = ["EXIT_FAILED", "EXIT_STOPPED", "EXIT_USAGE", "build_app", "main"]
 
@@ -40,10 +45,27 @@ VERBS = {
 }
 
 
+UNWRITABLE = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+"""What the system says when standard output takes no more. Files that commands write have errors of their own."""
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command and exit."""
     arguments = sys.argv[1:] if arguments is None else arguments
+    _take_any_text()
     sys.exit(_run(arguments))
+
+
+def _take_any_text() -> None:
+    """What the encoding of a stream lacks is written as Python writes it, and read as a surrogate; it ends nothing."""
+    streams = (
+        (sys.stdout, "backslashreplace"),
+        (sys.stderr, "backslashreplace"),
+        (sys.stdin, "surrogateescape"),
+    )
+    for stream, errors in streams:
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors=errors)
 
 
 def build_app(file: Path | None) -> App:
@@ -75,26 +97,55 @@ def build_app(file: Path | None) -> App:
 def _run(arguments: Sequence[str]) -> int:
     try:
         result = build_app(config_file(arguments))(arguments)
+        if sys.stdout is not None:
+            sys.stdout.flush()
     except CycloptsError as error:
-        print(f"luce: {_usage(error)}", file=sys.stderr)
+        _say(_usage(error))
         return EXIT_USAGE
     except BaseException as error:
-        if _interrupted(error):
+        if _only(error, lambda one: isinstance(one, KeyboardInterrupt)):
             return EXIT_STOPPED
+        if _only(error, _unwritable):
+            return _output_ended(error)
         known = list(_known(error))
         if not known:
             raise
         for one in known:
-            print(f"luce: {one}", file=sys.stderr)
+            _say(str(one))
         return EXIT_USAGE if all(isinstance(one, ConfigError) for one in known) else EXIT_FAILED
     return result if isinstance(result, int) else 0
 
 
-def _interrupted(error: BaseException) -> bool:
-    """Ctrl-C, and nothing else."""
+def _say(message: str) -> None:
+    print(f"luce: {printable(message)}", file=sys.stderr)
+
+
+def _only(error: BaseException, kind: Callable[[BaseException], bool]) -> bool:
+    """Is it of that kind, and are all of a group?"""
     if isinstance(error, BaseExceptionGroup):
-        return all(map(_interrupted, error.exceptions))
-    return isinstance(error, KeyboardInterrupt)
+        return all(_only(one, kind) for one in error.exceptions)
+    return kind(error)
+
+
+def _unwritable(error: BaseException) -> bool:
+    """Standard output takes no more. rich leaves with SystemExit when its reader is gone."""
+    if isinstance(error, OSError):
+        return error.errno in UNWRITABLE and error.filename is None
+    return isinstance(error, SystemExit) and isinstance(error.__context__, BrokenPipeError)
+
+
+def _output_ended(error: BaseException) -> int:
+    """A reader that has seen enough is no fault to speak of; a full disk is. What is left to write is dropped, or
+    Python would fail once more at its end.
+    """
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    if isinstance(error, OSError) and error.errno != errno.EPIPE:
+        _say(f"standard output: {error.strerror}")
+    with suppress(OSError):  # of a stream without a file descriptor
+        nothing = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nothing, sys.stdout.fileno())
+    return EXIT_FAILED
 
 
 def _known(error: BaseException) -> Iterator[LuceError]:
@@ -113,6 +164,9 @@ def _usage(error: CycloptsError) -> str:
     if isinstance(error, UnusedCliTokensError) and error.unused_tokens:
         return f"unexpected argument {error.unused_tokens[0]!r}; luce VERB --help lists what there is"
     line = " ".join(str(error).split())
+    name = getattr(getattr(error, "argument", None), "name", "")
+    if name and not name.startswith("-") and name not in line:  # it is named by its place
+        line = f"{name}: {line}"
     source = getattr(getattr(error, "token", None), "source", "")
     return line if source in ("", "cli", "env") or source in line else f"{line} (in {source})"
 

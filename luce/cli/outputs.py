@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from luce.errors import ConfigError
+from luce.errors import ConfigError, reason
 
-__all__ = ["check_writable", "writing"]
+__all__ = ["check_writable", "same_file", "writing"]
 
 
 def check_writable(path: Path, flag: str) -> None:
@@ -32,5 +32,12 @@ def writing(path: Path, flag: str) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
-        said = error.strerror if isinstance(error, OSError) and error.strerror else error
-        raise ConfigError(f"{path}: {said}", flag=flag) from None
+        raise ConfigError(f"{path}: {reason(error)}", flag=flag) from None
+
+
+def same_file(one: Path, other: Path) -> bool:
+    """Are both there, and the same regular file?"""
+    try:
+        return one.is_file() and one.samefile(other)
+    except (OSError, ValueError):
+        return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import time
 from functools import partial
@@ -169,6 +170,7 @@ def serve(
             console.print(line, markup=False)
         started = time.perf_counter()
         loaded = load_with_progress(found, console)
+        spare_what_stays()
         console.print(f"loaded in {time.perf_counter() - started:.1f} s", markup=False)
     except BaseException:
         listener.close()
@@ -182,6 +184,15 @@ def serve(
         partial(run_server, loaded, scheduling.options(http.client_timeout), http_options, listener, announce)
     )
     return 0 if orderly else EXIT_STOPPED
+
+
+def spare_what_stays() -> None:
+    """Take everything that lives now, modules and the loaded model, out of the garbage collector's rounds.
+
+    A full round over it holds up every request for some 50 ms, a few times a minute under load; without it, for 5.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def describe(model: OpenedModel) -> list[str]:

@@ -65,6 +65,7 @@ def test_chat_commands(model: LoadedModel) -> None:
         ("/image ~no_such_user_/a.png", "~no_such_user_/a.png: "),
         ("/image a\0b", "a\0b: "),
         ("/image .", ".: Is a directory"),
+        ("/image /dev/zero", "/dev/zero: has more than 20971520 bytes"),
     ],
 )
 def test_commands_that_cannot_be_obeyed_say_why(model: LoadedModel, line: str, said: str) -> None:

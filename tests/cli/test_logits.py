@@ -70,6 +70,9 @@ def test_logits_with_pictures_in_every_form(folder: Path, tmp_path: Path, pictur
         ({"ids": [100000]}, "ids[0]"),
         ({"ids": ["a"]}, "ids[0]"),
         ({"ids": [1], "images": ["none.png"]}, "images[0]"),
+        ({"ids": [1], "images": ["a\0b.png"]}, "images[0]: "),
+        ({"ids": [1], "images": [""]}, "images[0] is empty"),
+        ({"ids": [1], "images": ["/dev/zero"]}, "images[0]: /dev/zero: has more than 20971520 bytes"),
         ({"idz": [1]}, "idz"),
         ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "images"),
         ({"messages": [{"role": "user", "content": "a"}], "images": ["a.png"]}, "images"),
@@ -127,6 +130,24 @@ def test_an_output_that_cannot_be_written_is_known_before_anything_is_loaded(
         command.main(["logits", "model", "--request", str(request), "--out", str(tmp_path / out)])
     assert ended.value.code == 2
     assert capsys.readouterr().err == f"luce: --out: {tmp_path / out}: {said}\n"
+
+
+@pytest.mark.parametrize("name", ["r.json", "link.npz", "model.safetensors"])
+def test_the_output_is_not_the_input(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    request = tmp_path / "r.json"
+    request.write_text('{"ids": [1]}')
+    (tmp_path / "link.npz").symlink_to(request)
+    model = folder / name if name == "model.safetensors" else folder
+    out = model if name == "model.safetensors" else tmp_path / name
+    before = out.read_bytes()
+    with pytest.raises(SystemExit) as ended:
+        command.main(["logits", str(model), "--request", str(request), "--out", str(out)])
+    assert ended.value.code == 2
+    what = "the model" if name == "model.safetensors" else "the request"
+    assert capsys.readouterr().err == f"luce: --out: {out} is {what}; name another file to write\n"
+    assert out.read_bytes() == before
 
 
 def test_an_output_that_was_there_is_kept_when_the_request_is_wrong(folder: Path, tmp_path: Path) -> None:
