@@ -9,15 +9,8 @@ from luce.engines.qwen35.config import Qwen35Config
 from luce.engines.qwen35.engine import Qwen35Engine
 from luce.engines.qwen35.weights import Qwen35Weights
 from tests.engines import oracle
-from tests.engines.harness import (
-    Driver,
-    new_engine,
-    random_ids,
-    random_weights,
-    same_bits,
-    text_spec,
-    tiny_config,
-)
+from tests.engines.harness import Driver, new_engine, random_ids, same_bits, text_spec
+from tests.engines.models import random_weights, tiny_config
 
 LENGTH = 200
 

@@ -23,17 +23,8 @@ from luce.engines.seam import (
 )
 from luce.errors import DeviceError, RequestError
 from luce.sampling.parameters import SamplingParams
-from tests.engines.harness import (
-    NAN_TOKEN,
-    SAMPLED_IDS,
-    Driver,
-    Rows,
-    new_engine,
-    random_ids,
-    same_bits,
-    text_spec,
-    tiny_model,
-)
+from tests.engines.harness import Driver, Rows, new_engine, random_ids, same_bits, text_spec
+from tests.engines.models import NAN_TOKEN, SAMPLED_IDS, tiny_model
 
 BLOCKS = tuple(range(16))
 

@@ -14,19 +14,16 @@ from hypothesis import strategies as st
 from luce.engines.qwen35.engine import Qwen35Engine
 from luce.engines.seam import RowSource, SlotSpec
 from tests.engines.harness import (
-    NAN_TOKEN,
     Driver,
     Opened,
     Rows,
-    demo_config,
     image_spec,
     new_engine,
     random_ids,
-    random_weights,
     same_bits,
     text_spec,
-    tiny_model,
 )
+from tests.engines.models import NAN_TOKEN, demo_config, random_weights, tiny_model
 
 F32 = npt.NDArray[np.float32]
 

@@ -8,16 +8,8 @@ import pytest
 
 from luce.engines.qwen35.engine import Qwen35Engine
 from luce.engines.qwen35.text import LOGIT_ROWS
-from tests.engines.harness import (
-    NAN_TOKEN,
-    Driver,
-    Rows,
-    new_engine,
-    random_ids,
-    same_bits,
-    text_spec,
-    tiny_model,
-)
+from tests.engines.harness import Driver, Rows, new_engine, random_ids, same_bits, text_spec
+from tests.engines.models import NAN_TOKEN, tiny_model
 
 SLOTS = 2 * LOGIT_ROWS + 5
 

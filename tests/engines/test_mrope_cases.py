@@ -9,16 +9,8 @@ import pytest
 
 from luce.engines.qwen35.engine import Qwen35Engine
 from luce.engines.seam import RowSource, SlotSpec
-from tests.engines.harness import (
-    Driver,
-    Rows,
-    image_spec,
-    new_engine,
-    random_ids,
-    same_bits,
-    text_spec,
-    tiny_model,
-)
+from tests.engines.harness import Driver, Rows, image_spec, new_engine, random_ids, same_bits, text_spec
+from tests.engines.models import tiny_model
 
 WIDE, TALL, LARGE = (4, 20), (40, 2), (16, 24)
 

@@ -8,7 +8,8 @@ import pytest
 from luce.engines.qwen35.vision import QUERY_ROWS, VisionTower, merge_order, position_rows
 from luce.engines.seam import PatchImage
 from tests.engines import oracle
-from tests.engines.harness import same_bits, tiny_model
+from tests.engines.harness import same_bits
+from tests.engines.models import tiny_model
 
 
 def picture(grid: tuple[int, int], seed: int = 0) -> PatchImage:
