@@ -20,9 +20,12 @@ class ServiceOptions:
     queue_timeout: float = 300.0
     """Seconds that a request may wait for a slot."""
     client_timeout: float = 60.0
-    """Seconds that a client may leave its buffer full before it counts as gone."""
-    buffer_limit: int = 1024
-    """Deltas that wait for a slow client before it counts as stalled."""
+    """Seconds that a client may take nothing from a full buffer before it counts as gone."""
+    buffer_limit: int = 16_384
+    """Tokens that wait for a slow client before its request pauses, slot in hand. Answers that are shorter never do.
+    Takes some 300 bytes a token, ten times that with 20 alternatives each."""
+    park_bytes: int | None = None
+    """Host memory that slots saved under pressure may take; None is a quarter of what is free at the time."""
     coalesce: float = 0.020
     """Seconds that an idle loop waits for more arrivals before its first step."""
     depth: int = 1

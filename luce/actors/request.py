@@ -265,8 +265,14 @@ class Request:
             waited = self._wiring.options.queue_timeout
             error = CapacityError(f"the request waited {waited:g} s for a free slot", retry_after=5)
             self.mailbox.put(QueueExpired(error))
+        elif event == "client.timeout" and (left := self._patience()) > 0:
+            self._wiring.timers.set(self.order, event, left, lambda: self._fire(event))
         else:
             self.mailbox.put(Plain(event))
+
+    def _patience(self) -> float:
+        """Seconds that the client may still take nothing. A slow one that reads is not gone."""
+        return self.buffer.last_read + self._wiring.options.client_timeout - self._wiring.now()
 
     def _drained(self) -> None:
         self.mailbox.put(Plain("client.drained"))

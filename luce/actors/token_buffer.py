@@ -1,7 +1,8 @@
 """What a request has produced and its client has not taken yet.
 
-A request never waits on a socket: it puts into this buffer and goes on. A full buffer is an event of the request's
-chart (``client.full``), and so is a drained one; while it is full the request is given no further rows.
+A request never waits on a socket: it puts into this buffer and goes on, to the end of its answer if the buffer holds
+that, and its slot is free for others however slowly its client reads. A full buffer is an event of the request's chart
+(``client.full``), and so is a drained one; while it is full the request is given no further rows.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import attrs
+import trio
 
 from luce.actors.mailbox import Waker
 from luce.engines.seam import SampledToken
@@ -53,6 +55,8 @@ class TokenBuffer:
         self._end: End | None = None
         self._full = False
         self._waker = Waker()
+        self.last_read = trio.current_time()
+        """When the client last took a piece; before that, when the request was made."""
 
     def put(self, delta: Delta) -> bool:
         """Add a piece; True when this made the buffer full."""
@@ -73,6 +77,10 @@ class TokenBuffer:
     def ended(self) -> bool:
         return self._end is not None
 
+    def __len__(self) -> int:
+        """Pieces that the client has not taken yet."""
+        return len(self._items)
+
     async def get(self) -> Delta | End:
         """The next piece; after the last one the end, for ever."""
         while not self._items:
@@ -80,6 +88,7 @@ class TokenBuffer:
                 return self._end
             await self._waker.sleep()
         delta = self._items.popleft()
+        self.last_read = trio.current_time()
         if self._full and len(self._items) <= self._limit // 2:
             self._full = False
             self._on_drained()

@@ -158,7 +158,7 @@ def serve(
 ) -> int:
     """Serve a model over HTTP, with OpenAI's chat completions API.
 
-    The first SIGINT or SIGTERM lets running answers finish, the second stops at once.
+    The first SIGINT or SIGTERM lets running answers finish, the second ends them with an error.
     """
     logging.basicConfig(level=log.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     console = Console(soft_wrap=True, highlight=False)

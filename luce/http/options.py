@@ -36,5 +36,7 @@ class HttpOptions:
     """Seconds that a client may leave its socket unread before the connection is cut."""
     preparing: int = 2
     """Requests whose pictures and prompts are being prepared at once, each on its own worker thread."""
+    abort_grace: float = 1.0
+    """Seconds after a second stop signal in which clients get their error event and the server may end in order."""
     exit_grace: float = 3.0
     """Seconds that connections get to end after the last answer, when the server stops."""

@@ -64,10 +64,11 @@ async def run_server(
     listener: socket.socket,
     announce: Callable[[tuple[str, int]], None],
 ) -> bool:
-    """Serve until a signal. The first one lets running answers finish, the second one stops at once.
+    """Serve until a signal. The first one lets running answers finish, the second one ends them, a third one cuts.
 
     While it drains the server still answers: new work gets 503 with Retry-After, /ready says so, and only when the
-    last answer has ended (or ``drain_timeout`` has passed) do the connections close.
+    last answer has ended (or ``drain_timeout`` has passed) do the connections close. After the second signal clients
+    get an error event, and ``abort_grace`` seconds later whatever is left is cut.
 
     Args:
         announce: called once when requests are taken, with the address.
@@ -82,9 +83,9 @@ async def run_server(
     address = listener.getsockname()[:2]
     failures: list[Exception] = []
     stop = trio.Event()
-    orderly = False
+    hurried = trio.Event()
     async with trio.open_nursery() as nursery:
-        await nursery.start(_obey_signals, service, nursery.cancel_scope)
+        await nursery.start(_obey_signals, service, nursery.cancel_scope, hurried, http_options.abort_grace)
         await nursery.start(_run_service, service, failures)
         async with trio.open_nursery() as front:
             app = create_app(service, model, http_options)
@@ -92,11 +93,10 @@ async def run_server(
             announce(address)
             await service.stopped()
             stop.set()
-        orderly = not nursery.cancel_scope.cancel_called
         nursery.cancel_scope.cancel()
     if failures:
         raise failures[0]
-    return orderly
+    return not hurried.is_set()
 
 
 async def _run_service(
@@ -123,12 +123,19 @@ async def _run_service(
 async def _obey_signals(
     service: Service,
     everything: trio.CancelScope,
+    hurried: trio.Event,
+    grace: float,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         task_status.started()
         received = signal.Signals(await anext(signals))
-        log.warning("%s: finishing what runs, up to the limit; a second signal stops at once", received.name)
+        log.warning("%s: finishing what runs, up to the limit; a second signal ends it", received.name)
+        service.drain()
+        received = signal.Signals(await anext(signals))
+        log.warning("%s: ending what runs; a third signal cuts it", received.name)
+        hurried.set()
+        everything.deadline = trio.current_time() + grace
         service.drain()
         await anext(signals)
         everything.cancel()
