@@ -21,6 +21,7 @@ from benchmarks.measure import Result
 
 BENCHMARKS = {
     "charts": "events a second through the statechart interpreter",
+    "blocks": "the block pool, small and large",
     "sampling": "one token from a row of logits",
     "engine": "the demo model on this machine",
     "turns": "whole turns a second of real actors on an engine that costs nothing",

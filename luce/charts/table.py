@@ -62,7 +62,7 @@ class ChartTable:
         self,
         event: str,
         before: NDArray[np.uint8],
-        ids: NDArray[np.int32],
+        ids: NDArray[np.intp],
         bits: NDArray[np.uint8] | None = None,
     ) -> NDArray[np.uint8]:
         """What ``event`` makes of the machines ``ids``, without doing it.
@@ -99,7 +99,7 @@ class ChartTable:
         self,
         event: str,
         states: NDArray[np.uint8],
-        ids: NDArray[np.int32],
+        ids: NDArray[np.intp],
         bits: NDArray[np.uint8] | None = None,
     ) -> NDArray[np.uint8]:
         """Feeds ``event`` once to each of the machines ``ids``, all of them or none.

@@ -103,7 +103,7 @@ def test_tables_of_random_charts_are_the_interpreter(text: str) -> None:
 def test_a_range_is_stepped_at_once() -> None:
     table = compile_table(LAMP)
     states = np.zeros(6, np.uint8)
-    ids = np.array([4, 1, 5], np.int32)
+    ids = np.array([4, 1, 5], np.intp)
     bits = np.array([1, 0b11, 1], np.uint8)
     assert LAMP.guard_order == ("plugged", "brave")
     after = table.step("press", states, ids, bits)
@@ -117,17 +117,17 @@ def test_a_range_is_stepped_at_once() -> None:
 def test_one_illegal_member_stops_the_range() -> None:
     table = compile_table(load_chart("block"))
     states = np.zeros(6, np.uint8)
-    table.step("alloc", states, np.array([2, 4], np.int32))
+    table.step("alloc", states, np.array([2, 4], np.intp))
     before = states.copy()
     with pytest.raises(IllegalEvent, match="block 4 in held, held_open: no transition for event 'alloc'"):
-        table.step("alloc", states, np.array([0, 1, 4, 2], np.int32))
+        table.step("alloc", states, np.array([0, 1, 4, 2], np.intp))
     assert (states == before).all()
 
 
 def test_guards_decide_what_is_illegal() -> None:
     table = compile_table(LAMP)
     states = np.zeros(2, np.uint8)
-    ids = np.arange(2, dtype=np.int32)
+    ids = np.arange(2, dtype=np.intp)
     table.step("dust", states, ids)
     table.step("press", states, ids, np.array([1, 1], np.uint8))
     with pytest.raises(IllegalEvent, match=r"t 1 in lamp, power, on, shade, dusty: .* 'wipe'"):
@@ -138,13 +138,13 @@ def test_guards_decide_what_is_illegal() -> None:
 def test_an_empty_range_is_no_event() -> None:
     table = compile_table(load_chart("block"))
     states = np.zeros(3, np.uint8)
-    assert table.step("evict", states, np.zeros(0, np.int32)).tolist() == []
+    assert table.step("evict", states, np.zeros(0, np.intp)).tolist() == []
     assert not states.any()
 
 
 def test_misuse_is_said() -> None:
     table = compile_table(LAMP)
-    states, ids = np.zeros(2, np.uint8), np.arange(2, dtype=np.int32)
+    states, ids = np.zeros(2, np.uint8), np.arange(2, dtype=np.intp)
     with pytest.raises(ChartError, match="t: the chart has no event 'pres'"):
         table.step("pres", states, ids)
     for event in ("press", "wipe"):
