@@ -7,9 +7,20 @@ import numpy.typing as npt
 
 from luce.engines.qwen35.config import TextConfig
 
-__all__ = ["RopeTable", "mrope_axes"]
+__all__ = ["RopeTable", "inverse_frequencies", "mrope_axes"]
 
 F32 = npt.NDArray[np.float32]
+
+
+def inverse_frequencies(base: float, dim: int) -> F32:
+    """Radians a place turns each of ``dim`` / 2 pairs by: ``base ** (-2 j / dim)`` as the reference forms it.
+
+    Exponent, power and reciprocal are each rounded to float32. That is up to 3 units of the last place away from the
+    exact value; what counts is that far positions, which multiply the difference, turn by the reference's angle.
+    """
+    exponent = np.arange(0, dim, 2, dtype=np.float32) / np.float32(dim)
+    power: F32 = (base ** exponent.astype(np.float64)).astype(np.float32)
+    return np.float32(1) / power
 
 
 def mrope_axes(section: tuple[int, int, int]) -> npt.NDArray[np.intp]:
@@ -31,8 +42,7 @@ class RopeTable:
     def __init__(self, config: TextConfig, positions: int) -> None:
         """Tables for positions 0 … ``positions`` - 1."""
         half = config.rotary_dim // 2
-        exponent = -2.0 * np.arange(half) / config.rotary_dim
-        frequency = (config.rope_theta**exponent).astype(np.float32)
+        frequency = inverse_frequencies(config.rope_theta, config.rotary_dim)
         angle = (np.arange(positions, dtype=np.float32)[:, None] * frequency).astype(np.float64)
         self.limit = positions
         self.half = half

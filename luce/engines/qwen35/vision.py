@@ -17,6 +17,7 @@ import numpy.typing as npt
 from luce.compute.ops import gelu_erf, gelu_tanh, layer_norm
 from luce.compute.pieces import ROOM, product
 from luce.engines.qwen35.config import VisionConfig
+from luce.engines.qwen35.rope import inverse_frequencies
 from luce.engines.qwen35.weights import VisionBlockWeights, VisionWeights
 from luce.engines.seam import PatchImage
 from luce.errors import RequestError
@@ -68,7 +69,7 @@ def position_rows(table: F32, side: int, grid: tuple[int, int], merge: int) -> F
 def rotation(grid: tuple[int, int], head_dim: int, merge: int) -> tuple[F32, F32]:
     """Cosines [N, 1, 1, hd/2] and signed sines [N, 1, 2, hd/2] of the 2-D rotary embedding."""
     rows, columns = merge_order(grid, merge)
-    frequencies = (ROPE_BASE ** (-2.0 * np.arange(head_dim // 4) / (head_dim / 2))).astype(np.float32)
+    frequencies = inverse_frequencies(ROPE_BASE, head_dim // 2)
     places = np.stack([rows, columns], axis=1).astype(np.float32)
     angle = (places[:, :, None] * frequencies).reshape(len(rows), head_dim // 2).astype(np.float64)
     sin = np.sin(angle).astype(np.float32)
