@@ -114,9 +114,8 @@ class BlockStates:
 
     def let_go(self, event: str, ids: Ids) -> None:
         """One reference less for each of ``ids``, by ``release`` or ``saved``."""
-        bits = (self.refs.take(ids) > _SHARED) * np.uint8(_SHARED) | self.index.duplicate.take(
-            ids
-        ) * np.uint8(_DUPLICATE)
+        bits = self.index.duplicate.take(ids) * np.uint8(_DUPLICATE)
+        bits[self.refs.take(ids) > 1] |= _SHARED
         was_saving = int(np.count_nonzero(self.bytes.take(ids) == self._saving_byte)) if self.saving else 0
         after = self._step(event, ids, bits)
         self.saving -= was_saving

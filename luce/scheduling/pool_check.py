@@ -41,18 +41,14 @@ def check_blocks(blocks: BlockStates, holds: Sequence[Hold], parking: Sequence[H
             raise AssertionError(f"block {block} ({state}) {message}")
 
     expect(refs == blocks.refs, "is not in as many holds as it has references")
-    expect(
-        (refs > 0) == (in_state["held"] | in_state["saving"]), "is held by nobody, or in a hold and not held"
-    )
-    expect(
-        (refs == 1) | ~(in_state["held_open"] | in_state["saving"]),
-        "is in more than one hold and not complete",
-    )
+    had, incomplete = in_state["held"] | in_state["saving"], in_state["held_open"] | in_state["saving"]
+    expect((refs > 0) == had, "is held by nobody, or in a hold and not held")
+    expect((refs == 1) | ~incomplete, "is in more than one hold and not complete")
     expect(saved | ~in_state["saving"], "is saving, and no hold is being saved")
     expect(~saved | ~in_state["held_open"], "is written while its hold is being saved")
     expect(_marks(blocks.free.ids(), states) == in_state["free"], "is not as the list of free blocks says")
     expect(
-        _marks(list(blocks.cached), states) == in_state["cached"], "is not as the list of cached blocks says"
+        _marks(list(blocks.cached), states) == in_state["cached"], "is not as the list of cached ones says"
     )
     expect(~in_state["cached"] | (blocks.index.duplicate == 0), "is cached, and another one has its digest")
     if len(blocks.free) != np.count_nonzero(in_state["free"]):

@@ -1,4 +1,4 @@
-"""Looks inside a block pool, for tests: everything that a call could have changed."""
+"""Fills a block pool and looks inside it, for tests."""
 
 from __future__ import annotations
 
@@ -8,8 +8,20 @@ from contextlib import contextmanager
 import pytest
 
 from luce.scheduling.block_pool import BlockPool
+from luce.scheduling.holds import Hold
 
-__all__ = ["everything", "refused"]
+__all__ = ["digests", "everything", "filled", "refused"]
+
+
+def digests(text: str) -> list[bytes]:
+    return [letter.encode() for letter in text]
+
+
+def filled(pool: BlockPool, text: str, owner: str = "") -> Hold:
+    """A hold of one filled block for each letter, which is its digest."""
+    hold = pool.allocate(len(text), owner)
+    pool.fill(hold, 0, digests(text))
+    return hold
 
 
 def everything(pool: BlockPool) -> tuple[object, ...]:
