@@ -48,7 +48,7 @@ def audit_stored(stored: Stored, spec: SlotSpec, block_size: int) -> list[str]:
         tokens = [token.token for token in stored.tokens]
         expected = spec.token_ids[stored.length : stored.length + len(tokens)].tolist()
         wrong += _differs("tokens", tokens, expected, stored.length)
-        if len(tokens) > stored.position - stored.length:
+        if tokens and len(tokens) > stored.position - stored.length:
             wrong += _differs(
                 "tokens", stored.tokens[-1:], _next_token(spec, stored.position), stored.position
             )

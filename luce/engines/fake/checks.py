@@ -79,7 +79,9 @@ class PlanChecker:
         del self._slots[slot]
 
     def discard(self, handle: int) -> None:
-        require(handle in self._stored or handle not in self._handles, f"handle {handle} is discarded already")
+        require(
+            handle in self._stored or handle not in self._handles, f"handle {handle} is discarded already"
+        )
         self._stored.pop(handle, None)
         self._handles.add(handle)
 
