@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import attrs
 
@@ -10,6 +11,9 @@ from luce.actors.token_buffer import Delta, End, TokenBuffer
 from luce.engines.loaded import PreparedPrompt
 from luce.engines.seam import PatchImage
 from luce.sampling.parameters import SamplingParams
+
+if TYPE_CHECKING:
+    from luce.actors.request import Timings
 
 __all__ = ["Handle", "Submission"]
 
@@ -38,6 +42,18 @@ class Handle:
     prompt_tokens: int
     _buffer: TokenBuffer
     _cancel: Callable[[], None]
+    timings: Timings
+    """To be read only."""
+
+    @property
+    def completion_tokens(self) -> int:
+        """Generated so far, whether its client has taken them or not."""
+        return self._buffer.tokens
+
+    @property
+    def end(self) -> End | None:
+        """How it ended, once it has."""
+        return self._buffer.end_reached
 
     async def next(self) -> Delta | End:
         """The next piece of the answer, then its end. Cancelling this wait cancels nothing but the wait."""

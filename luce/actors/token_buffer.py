@@ -57,10 +57,13 @@ class TokenBuffer:
         self._waker = Waker()
         self.last_read = trio.current_time()
         """When the client last took a piece; before that, when the request was made."""
+        self.tokens = 0
+        """Tokens that were ever put."""
 
     def put(self, delta: Delta) -> bool:
         """Add a piece; True when this made the buffer full."""
         self._items.append(delta)
+        self.tokens += len(delta.tokens)
         self._waker.wake()
         if not self._full and len(self._items) >= self._limit:
             self._full = True
@@ -76,6 +79,11 @@ class TokenBuffer:
     @property
     def ended(self) -> bool:
         return self._end is not None
+
+    @property
+    def end_reached(self) -> End | None:
+        """The end, once it was said; pieces may still wait before it."""
+        return self._end
 
     def __len__(self) -> int:
         """Pieces that the client has not taken yet."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import uuid
 from typing import Any
 
 import msgspec
@@ -20,10 +18,9 @@ from luce.http.held_bodies import BodyBudget
 from luce.http.openai.chat import Chat
 from luce.http.openai.models import Models
 from luce.http.options import HttpOptions
+from luce.http.request_log import record_of
 
 __all__ = ["create_app"]
-
-_REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 
 
 def create_app(service: Service, model: LoadedModel, options: HttpOptions) -> App:
@@ -41,8 +38,7 @@ def create_app(service: Service, model: LoadedModel, options: HttpOptions) -> Ap
 
     @app.after_request
     async def name_request(response: Any) -> Any:
-        given = request.headers.get("X-Request-Id", "")
-        response.headers["x-request-id"] = given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
+        response.headers["x-request-id"] = record_of(request).id
         return response
 
     return app

@@ -1,6 +1,6 @@
 """One HTTP request between Hypercorn and Quart: what a request holds is released on every way out.
 
-quart-trio's connection class is replaced for these reasons, each with a test in `tests/http/test_connections.py`:
+quart-trio's connection class is replaced for these reasons, each with a test in `tests/http`:
 
 * Hypercorn reports a disconnect from inside the last send of every response; quart-trio takes that as the client's
   going and cancels the very task that is finishing the send, so the connection is neither recycled nor closed. The
@@ -24,6 +24,7 @@ from quart_trio import QuartTrio
 from quart_trio.asgi import TrioASGIHTTPConnection
 
 from luce.http.held_bodies import BodyBudget, HeldBody
+from luce.http.request_log import RequestRecord
 
 if TYPE_CHECKING:
     from hypercorn.typing import ASGIReceiveCallable, ASGISendCallable
@@ -55,7 +56,9 @@ class Connection(TrioASGIHTTPConnection):
         request = self._create_request_from_scope(send)
         body = HeldBody(self.app.bodies, request.content_length, self.app.config["MAX_CONTENT_LENGTH"])
         request.body = body
+        self._record = record = RequestRecord.begin(request)
         with ExitStack() as stack:
+            stack.callback(record.write, request)  # after all that follows is released
             stack.callback(body.drop_rest)
             cast(dict[str, Any], self.scope)[_OWNED] = stack
             async with trio.open_nursery() as nursery:
@@ -94,14 +97,17 @@ class Connection(TrioASGIHTTPConnection):
         if isinstance(response, Response):
             async with response.response as body:
                 await send(start)
+                self._record.status = response.status_code
                 async for data in body:
                     await send(_piece(data, more=True))
         else:
             await send(start)
+            self._record.status = response.status_code
             for data in response.response:
                 await send(_piece(data, more=True))
         with trio.CancelScope(shield=True):
             await send(_piece(b"", more=False))
+        self._record.complete = True
 
 
 class App(QuartTrio):

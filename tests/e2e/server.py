@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,7 +25,7 @@ class ServerProcess:
     process: subprocess.Popen[str]
     url: str
     lines: list[str]
-    """What it printed until it was ready."""
+    """What it printed, as it comes."""
 
     def openai(self) -> OpenAI:
         return OpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0, timeout=60)
@@ -48,10 +49,14 @@ def serving(model: Path | None, *flags: str, env: dict[str, str] | None = None) 
     )
     assert process.stdout is not None
     lines: list[str] = []
+    reader: threading.Thread | None = None
     try:
         for line in process.stdout:
             lines.append(line.rstrip())
             if found := re.match(r"serving .* at (http://\S+)/v1", line):
+                # Someone has to read on, or the server stops at a full pipe.
+                reader = threading.Thread(target=lambda: lines.extend(map(str.rstrip, process.stdout or ())))
+                reader.start()
                 yield ServerProcess(process, found[1], lines)
                 break
         else:
@@ -60,6 +65,8 @@ def serving(model: Path | None, *flags: str, env: dict[str, str] | None = None) 
         if process.poll() is None:
             process.kill()
         process.wait()
+        if reader is not None:
+            reader.join()
         process.stdout.close()
 
 

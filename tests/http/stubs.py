@@ -11,6 +11,7 @@ import numpy as np
 import trio
 from PIL import Image
 
+from luce.actors.request import Timings
 from luce.actors.submission import Handle, Submission
 from luce.actors.token_buffer import Delta, End, TokenBuffer
 from luce.engines.loaded import GenerationDefaults, LoadedModel
@@ -187,7 +188,8 @@ class StubService:
                 self.cancelled.append(submission.id)
                 scope.cancel()
 
-        return Handle(submission.id, len(submission.prompt.token_ids), buffer, cancel)
+        prompt_tokens, timings = len(submission.prompt.token_ids), Timings(trio.current_time())
+        return Handle(submission.id, prompt_tokens, buffer, cancel, timings)
 
     async def _run(self, submission: Submission, buffer: TokenBuffer, scope: trio.CancelScope) -> None:
         script = self.script(submission)

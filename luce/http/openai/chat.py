@@ -16,6 +16,7 @@ from luce.http.body import read_json_body
 from luce.http.openai.chat_response import ChatWriter
 from luce.http.openai.prepare import prepare_chat
 from luce.http.options import HttpOptions
+from luce.http.request_log import record_of
 from luce.http.sse import DONE, data, event_response
 
 __all__ = ["Chat"]
@@ -40,6 +41,7 @@ class Chat:
         held_body(request).release()
         handle = self._service.submit(job.submission)
         owned(request).callback(handle.cancel)
+        record_of(request).handle = handle
         writer = ChatWriter(job, handle, self._model)
         if job.stream:
             response = event_response(ChatEvents(handle, writer), self._options.keep_alive)

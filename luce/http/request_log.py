@@ -1,0 +1,102 @@
+"""One line in the log for every request, when it is over.
+
+It says who, where, how it ended and how long it took; nothing of what was asked or answered. Fields that have no value
+are left out. Health probes are logged at debug level, all else at info.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import uuid
+from collections.abc import Iterator
+from typing import Any, cast
+
+import attrs
+import trio
+from quart import Request
+
+from luce.actors.submission import Handle
+from luce.errors import shown_name
+
+__all__ = ["RequestRecord", "record_of"]
+
+log = logging.getLogger("luce.requests")
+
+_GIVEN_ID = re.compile(r"[\x21-\x7e]{1,128}")
+_PROBES = ("/health", "/ready")
+_RECORD = "luce.record"
+
+
+@attrs.define(eq=False)
+class RequestRecord:
+    """What is known of a request while it lasts. Seconds are on trio's clock."""
+
+    id: str
+    """The caller's, if it sent a plain one, or ours; also the answer's ``x-request-id``."""
+    started: float
+    status: int | None = None
+    """None until the answer's head was sent."""
+    complete: bool = False
+    """The answer's last byte was sent."""
+    handle: Handle | None = None
+    """What runs for it."""
+
+    @classmethod
+    def begin(cls, request: Request) -> RequestRecord:
+        given = request.headers.get("X-Request-Id", "")
+        record = cls(given if _GIVEN_ID.fullmatch(given) else uuid.uuid4().hex, trio.current_time())
+        cast(dict[str, Any], request.scope)[_RECORD] = record
+        return record
+
+    def write(self, request: Request) -> None:
+        """Log the line."""
+        rule = None if request.url_rule is None else request.url_rule.rule
+        level = logging.DEBUG if rule in _PROBES else logging.INFO
+        if log.isEnabledFor(level):
+            fields = self._fields(request, rule, trio.current_time())
+            log.log(level, "%s", " ".join(f"{name}={value}" for name, value in fields))
+
+    def _fields(self, request: Request, rule: str | None, now: float) -> Iterator[tuple[str, object]]:
+        yield "id", self.id
+        yield "method", shown_name(request.method)
+        yield "path", rule if rule is not None else shown_name(request.path)
+        if self.status is not None:
+            yield "status", self.status
+        yield "outcome", self._outcome()
+        if not self.complete:
+            yield "complete", "no"
+        if self.handle is not None:
+            yield from _work(self.handle, self.started, now)
+        yield "duration_s", f"{now - self.started:.3f}"
+
+    def _outcome(self) -> str:
+        """As the request's chart ends (finished, failed, cancelled), or refused or answered if nothing ran for it."""
+        if self.handle is not None:
+            end = self.handle.end
+            return "cancelled" if end is None else _OUTCOMES[end.reason]
+        if self.status is None:
+            return "cancelled"
+        if self.status >= 500:
+            return "failed" if self.status == 500 else "refused"
+        return "answered" if self.status < 400 else "refused"
+
+
+_OUTCOMES = {"stop": "finished", "length": "finished", "cancelled": "cancelled", "error": "failed"}
+
+
+def _work(handle: Handle, started: float, now: float) -> Iterator[tuple[str, object]]:
+    timings, end = handle.timings, handle.end
+    yield "answer", handle.id
+    if end is not None and _OUTCOMES[end.reason] == "finished":
+        yield "finish", end.reason
+    yield "prompt_tokens", handle.prompt_tokens
+    yield "completion_tokens", handle.completion_tokens
+    waited_until = next(at for at in (timings.granted, timings.ended, now) if at is not None)
+    yield "queue_s", f"{waited_until - timings.arrived:.3f}"
+    if timings.first_token is not None:
+        yield "first_token_s", f"{timings.first_token - started:.3f}"
+
+
+def record_of(request: Request) -> RequestRecord:
+    return cast(RequestRecord, cast(dict[str, Any], request.scope)[_RECORD])
