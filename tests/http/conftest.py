@@ -31,7 +31,8 @@ class Server:
     port: int
     stop: trio.Event
     ended: trio.Event
-    bodies: BodyBudget
+    bodies: BodyBudget = attrs.field(factory=lambda: BodyBudget(0))
+    """What the server holds of bodies; nothing where a test does not care."""
 
     @property
     def url(self) -> str:
