@@ -130,7 +130,11 @@ def open_model(
     config = load_config(files)
     context = _context(options, config)
     memory = MemoryOptions(
-        slots=options.slots, context=context, block_size=options.block_size, num_blocks=options.num_blocks
+        slots=options.slots,
+        context=context,
+        block_size=options.block_size,
+        num_blocks=options.num_blocks,
+        largest_picture=_largest_picture(files, config),
     )
     if memory.num_blocks is not None and memory.num_blocks * memory.block_size < context:
         raise ConfigError(
@@ -201,6 +205,13 @@ def _context(options: LoadOptions, config: Qwen35Config) -> int:
     if options.context > longest:
         raise ConfigError(f"{options.context} is over the model's own limit of {longest}", flag="--context")
     return options.context
+
+
+def _largest_picture(files: ModelFiles, config: Qwen35Config) -> int | None:
+    """In patches; None for a model without pictures."""
+    if config.vision is None or files.preprocessor is None:
+        return None
+    return Preprocessor(files.preprocessor).most_patches
 
 
 def check_fits(config: Qwen35Config, plan: MemoryPlan, max_memory: int | None) -> None:

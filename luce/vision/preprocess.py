@@ -104,6 +104,12 @@ class Preprocessor:
             )
         return smart_resize(height, width, self.factor, self.options.min_pixels, self.options.max_pixels)
 
+    @property
+    def most_patches(self) -> int:
+        """No picture that :meth:`target` takes has more patches."""
+        options = self.options
+        return largest_area(self.factor, options.min_pixels, options.max_pixels) // options.patch_size**2
+
     def digest(self, pixels: npt.NDArray[np.uint8]) -> bytes:
         """32-byte digest of the decoded pixels, size, mode and every option (design §7)."""
         options = self.options
@@ -128,6 +134,17 @@ def smart_resize(height: int, width: int, factor: int, min_pixels: int, max_pixe
         rows = math.ceil(height * grow / factor) * factor
         columns = math.ceil(width * grow / factor) * factor
     return rows, columns
+
+
+def largest_area(factor: int, min_pixels: int, max_pixels: int) -> int:
+    """Most pixels that :func:`smart_resize` gives for any picture within :data:`MAX_ASPECT`.
+
+    The bounds are not strict: a long and thin picture is made as wide as a factor at least, and one that is too small
+    is rounded up on both sides.
+    """
+    thin = factor * math.isqrt(MAX_ASPECT * max_pixels)
+    sides = math.isqrt(MAX_ASPECT * min_pixels) + math.isqrt(min_pixels) + 2
+    return max(max_pixels, thin, min_pixels + factor * sides + factor**2)
 
 
 def resize(pixels: npt.NDArray[np.uint8], height: int, width: int) -> npt.NDArray[np.uint8]:

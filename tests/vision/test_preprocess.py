@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from luce.errors import ModelFileError, RequestError
 from luce.vision.decode import decode_image
-from luce.vision.preprocess import Preprocessor, patchify, resize, smart_resize
+from luce.vision.preprocess import MAX_ASPECT, Preprocessor, largest_area, patchify, resize, smart_resize
 from luce.weights.sources import PreprocessorSource
 from tests.fetch import require
 from tests.vision.bicubic import bicubic
@@ -250,3 +250,27 @@ def test_the_same_pixels_in_any_file_are_one_picture(family: Preprocessor) -> No
 def test_senseless_options_are_refused(change: dict[str, Any]) -> None:
     with pytest.raises(ModelFileError, match=r"preprocessor_config\.json: "):
         Preprocessor(attrs.evolve(FAMILY, **change))
+
+
+@given(
+    factor=st.integers(1, 64),
+    low=st.integers(1, 10**6),
+    high=st.integers(0, 10**7),
+    short=st.integers(1, 3000),
+    aspect=st.floats(1, MAX_ASPECT),
+)
+def test_no_picture_is_larger_than_the_largest_area(
+    factor: int, low: int, high: int, short: int, aspect: float
+) -> None:
+    """The memory plan counts on it, also for long and thin pictures and for bounds that are close together."""
+    most = max(low + high, factor**2)
+    long = min(int(short * aspect), MAX_ASPECT * short)
+    for height, width in ((short, long), (long, short), (short, MAX_ASPECT * short)):
+        rows, columns = smart_resize(height, width, factor, low, most)
+        assert rows * columns <= largest_area(factor, low, most)
+
+
+def test_the_largest_area_of_released_models_is_their_limit(family: Preprocessor) -> None:
+    assert family.most_patches == 16777216 // 256
+    thin = attrs.evolve(FAMILY, min_pixels=1024, max_pixels=65536)
+    assert Preprocessor(thin).most_patches > 65536 // 256, "a picture of 200 to 1 is larger"

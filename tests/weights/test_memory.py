@@ -118,6 +118,8 @@ def test_arrays_add_up(options: MemoryOptions) -> None:
     """B129: state counts per slot, and nothing is counted twice or left out."""
     plan = plan_memory(RELEASED["4B"][0], options)
     assert plan.total == sum(plan.parts.values()) == sum(spec.nbytes for spec in plan.arrays)
+    assert plan.serving == plan.total + sum(plan.request_parts.values())
+    assert plan.needed == max(plan.peak, plan.serving)
     assert plan.parts["recurrent state"] == plan.bytes_per_slot * options.slots
     assert plan.parts["KV blocks"] == plan.bytes_per_token * options.blocks * options.block_size
     if options.num_blocks is None:
@@ -128,31 +130,32 @@ def test_arrays_add_up(options: MemoryOptions) -> None:
 def test_advice_is_right(options: MemoryOptions, part: float) -> None:
     config = RELEASED["0.8B"][0]
     plan = plan_memory(config, options)
-    budget = int(plan.peak * part)
-    if budget >= plan.peak:
+    budget = int(plan.needed * part)
+    if budget >= plan.needed:
         check_budget(config, plan, budget)
         return
     with pytest.raises(ConfigError) as caught:
         check_budget(config, plan, budget)
     message = str(caught.value)
     assert (
-        message.startswith("--max-memory: ") and f"{plan.peak - budget:,} more than the {budget:,}" in message
+        message.startswith("--max-memory: ")
+        and f"{plan.needed - budget:,} more than the {budget:,}" in message
     )
     words = message.split()
     for flag, name in (("--slots", "slots"), ("--context", "context")):
         if flag in words:
             value = int(words[words.index(flag) + 1])
-            assert plan_memory(config, attrs.evolve(options, **{name: value})).peak <= budget
-            assert plan_memory(config, attrs.evolve(options, **{name: value + 1})).peak > budget
+            assert plan_memory(config, attrs.evolve(options, **{name: value})).needed <= budget
+            assert plan_memory(config, attrs.evolve(options, **{name: value + 1})).needed > budget
 
 
 def test_budget_for_three_slots_names_three() -> None:
     config = RELEASED["0.8B"][0]
     asked = MemoryOptions(slots=64, context=4096)
-    three = plan_memory(config, attrs.evolve(asked, slots=3)).peak
+    three = plan_memory(config, attrs.evolve(asked, slots=3)).needed
     with pytest.raises(ConfigError, match=r"; --slots 3 would fit"):
         check_budget(config, plan_memory(config, asked), three)
-    with pytest.raises(ConfigError, match="loading the model and one slot alone need"):
+    with pytest.raises(ConfigError, match="the model and one slot alone need"):
         check_budget(config, plan_memory(config, asked), 1000)
 
 
@@ -160,6 +163,8 @@ def test_printed_plan_has_every_part_and_the_total() -> None:
     plan = plan_memory(RELEASED["0.8B"][0], MemoryOptions(slots=2, context=100))
     lines = plan.lines()
     rows = [*plan.parts.items(), ("total", plan.total), ("while loading", plan.peak)]
+    rows += [*plan.request_parts.items(), ("with requests", plan.serving)]
+    assert {"prompts", "patches", "image rows", "encoding", "sampling"} == set(plan.request_parts)
     for line, (name, size) in zip(lines, rows, strict=True):
         assert line.startswith(name) and f"{size:,} bytes" in line
     assert [format_bytes(size) for size in (0, 1023, 1536, 5 * 2**30)] == [

@@ -1,12 +1,14 @@
 """The memory plan: every large array of a served model, known from the configuration before anything is allocated.
 
 Pure functions; :mod:`luce.engines.qwen35.memory_parts` lists the arrays, here they are added up, printed, and held
-against a budget (design §7). Loading needs more for a while: matrices are loaded whole, then packed.
+against a budget (design §7). Some are there from the start on. Loading needs more for a while: matrices are loaded
+whole, then packed. And so do requests: their prompts and pictures, and the scratch of encoding and sampling, which are
+counted as if every slot ran a prompt that fills the context.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import attrs
 
@@ -14,13 +16,17 @@ from luce.engines.qwen35.config import Qwen35Config
 from luce.engines.qwen35.engine import PASS_ROWS
 from luce.engines.qwen35.memory_parts import (
     ArraySpec,
+    encoding_arrays,
     kv_arrays,
     released_arrays,
+    request_arrays,
+    sampling_arrays,
     scratch_arrays,
     state_arrays,
     text_arrays,
     vision_arrays,
 )
+from luce.engines.qwen35.text import LOGIT_ROWS
 from luce.errors import ConfigError
 
 __all__ = ["ArraySpec", "MemoryOptions", "MemoryPlan", "check_budget", "format_bytes", "plan_memory"]
@@ -38,6 +44,8 @@ class MemoryOptions:
     """Tokens per KV block."""
     num_blocks: int | None = None
     """KV blocks in the pool; None is enough for every slot at full context."""
+    largest_picture: int | None = None
+    """Most patches of one picture, by the preprocessor's limits; None: as many as fit the context."""
 
     @property
     def blocks(self) -> int:
@@ -48,29 +56,44 @@ class MemoryOptions:
 
 @attrs.frozen
 class MemoryPlan:
-    """Arrays that stay while serving, and those that loading needs on top for a while."""
+    """Arrays that are taken at the start and stay, those that loading needs on top for a while, and those that requests
+    do."""
 
     options: MemoryOptions
     arrays: tuple[ArraySpec, ...]
     released: tuple[ArraySpec, ...]
+    requested: tuple[ArraySpec, ...]
+    """At most."""
 
     @property
     def parts(self) -> dict[str, int]:
         """Bytes by heading, in the order of ``arrays``."""
-        found: dict[str, int] = {}
-        for spec in self.arrays:
-            found[spec.part] = found.get(spec.part, 0) + spec.nbytes
-        return found
+        return _by_part(self.arrays)
+
+    @property
+    def request_parts(self) -> dict[str, int]:
+        """The same of ``requested``."""
+        return _by_part(self.requested)
 
     @property
     def total(self) -> int:
-        """Bytes while serving."""
-        return sum(spec.nbytes for spec in self.arrays)
+        """Bytes from the start on."""
+        return _sum(self.arrays)
 
     @property
     def peak(self) -> int:
         """Bytes at the end of loading, before the loaded matrices are given back."""
-        return self.total + sum(spec.nbytes for spec in self.released)
+        return self.total + _sum(self.released)
+
+    @property
+    def serving(self) -> int:
+        """Most bytes while requests run."""
+        return self.total + _sum(self.requested)
+
+    @property
+    def needed(self) -> int:
+        """Most bytes at any time."""
+        return max(self.peak, self.serving)
 
     @property
     def bytes_per_slot(self) -> int:
@@ -83,19 +106,45 @@ class MemoryPlan:
         return self.parts["KV blocks"] // (self.options.blocks * self.options.block_size)
 
     def lines(self) -> list[str]:
-        """The plan as text: one line per part, the total, and the peak."""
+        """The plan as text: one line per part, the totals, and the peaks."""
         options = self.options
+        most = f"at most, for {options.slots} prompts of {options.context} tokens"
         details = {
             "KV blocks": f"{options.blocks} blocks of {options.block_size} tokens",
             "recurrent state": f"{options.slots} slots",
+            "logits": f"{LOGIT_ROWS} rows at once",
+            "total": "from the start on",
+            "prompts": most,
+            "patches": most,
+            "image rows": most,
+            "encoding": "at most, for one picture",
+            "sampling": "at most, for one row",
+            "with requests": "at most",
         }
-        rows = [*self.parts.items(), ("total", self.total), ("while loading", self.peak)]
+        rows = [
+            *self.parts.items(),
+            ("total", self.total),
+            ("while loading", self.peak),
+            *self.request_parts.items(),
+            ("with requests", self.serving),
+        ]
         width = max(len(name) for name, _ in rows)
         return [
             f"{name:<{width}}  {size:>16,} bytes  {format_bytes(size):>10}"
             + (f"  {details[name]}" if name in details else "")
             for name, size in rows
         ]
+
+
+def _sum(arrays: Iterable[ArraySpec]) -> int:
+    return sum(spec.nbytes for spec in arrays)
+
+
+def _by_part(arrays: Iterable[ArraySpec]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for spec in arrays:
+        found[spec.part] = found.get(spec.part, 0) + spec.nbytes
+    return found
 
 
 def plan_memory(config: Qwen35Config, options: MemoryOptions) -> MemoryPlan:
@@ -107,38 +156,44 @@ def plan_memory(config: Qwen35Config, options: MemoryOptions) -> MemoryPlan:
     arrays += kv_arrays(text, options.blocks, options.block_size)
     arrays += state_arrays(text, options.slots)
     arrays += scratch_arrays(text, options.slots, options.context, PASS_ROWS)
-    return MemoryPlan(options, tuple(arrays), tuple(released_arrays(text, config.vision)))
+    requested = [*request_arrays(text, config.vision, options.slots, options.context)]
+    if config.vision is not None:
+        patches = options.context * config.vision.merge_size**2
+        if options.largest_picture is not None:
+            patches = min(patches, options.largest_picture)
+        requested += encoding_arrays(config.vision, patches)
+    requested += sampling_arrays(text)
+    return MemoryPlan(options, tuple(arrays), tuple(released_arrays(text, config.vision)), tuple(requested))
 
 
 def check_budget(config: Qwen35Config, plan: MemoryPlan, budget: int) -> None:
-    """Refuse a plan whose peak is over ``budget`` bytes.
+    """Refuse a plan that needs more than ``budget`` bytes at any time.
 
     Raises:
         ConfigError: gives the exact shortfall and the largest ``--slots`` or ``--context`` that would fit, or the
             least that the model needs.
     """
-    shortfall = plan.peak - budget
+    shortfall = plan.needed - budget
     if shortfall <= 0:
         return
     options = plan.options
 
     def fits(**changed: int) -> bool:
-        return plan_memory(config, attrs.evolve(options, **changed)).peak <= budget
+        return plan_memory(config, attrs.evolve(options, **changed)).needed <= budget
 
     slots = _largest(options.slots - 1, lambda count: fits(slots=count))
     context = _largest(options.context - 1, lambda count: fits(context=count))
     ways = [f"--slots {slots}"] if slots else []
     if context:
         ways.append(f"--context {context}")
-    least = plan_memory(config, attrs.evolve(options, slots=1, context=1)).peak
+    least = plan_memory(config, attrs.evolve(options, slots=1, context=1)).needed
+    when = "while loading" if plan.peak == plan.needed else "with requests"
     advice = (
-        f"{' or '.join(ways)} would fit"
-        if ways
-        else f"loading the model and one slot alone need {least:,} bytes"
+        f"{' or '.join(ways)} would fit" if ways else f"the model and one slot alone need {least:,} bytes"
     )
     raise ConfigError(
-        f"{options.slots} slots of {options.context} tokens need {plan.peak:,} bytes while loading "
-        f"({format_bytes(plan.peak)}), {shortfall:,} more than the {budget:,} allowed; {advice}",
+        f"{options.slots} slots of {options.context} tokens need {plan.needed:,} bytes {when} "
+        f"({format_bytes(plan.needed)}), {shortfall:,} more than the {budget:,} allowed; {advice}",
         flag="--max-memory",
     )
 

@@ -1,7 +1,9 @@
-"""Every array that a served model keeps, listed from the configuration: what :mod:`luce.engines.qwen35.memory` adds up.
+"""Every array that a served model takes, listed from the configuration: what :mod:`luce.engines.qwen35.memory` adds up.
 
 Mirrors what the engine allocates: packed weights (:mod:`.packed`), the state pool (:mod:`.state`) and the scratch of
-:mod:`.text`, :mod:`.attention` and :mod:`.deltanet`; a test compares the two array by array sizes.
+:mod:`.text`, :mod:`.attention` and :mod:`.deltanet`; a test compares the two array by array sizes. What requests take
+while they run (:func:`request_arrays`, :func:`encoding_arrays`, :func:`sampling_arrays`) are upper bounds; tests hold
+them against what numpy really takes.
 """
 
 from __future__ import annotations
@@ -14,17 +16,22 @@ import numpy as np
 import numpy.typing as npt
 
 from luce.compute.matrix import packed_floats, panel_width
+from luce.compute.pieces import ROOM
 from luce.compute.tiles import padded
 from luce.engines.qwen35.attention import SCORE_BUDGET
 from luce.engines.qwen35.batch import SPLIT
 from luce.engines.qwen35.config import TextConfig, VisionConfig
 from luce.engines.qwen35.state import CHUNK, CONV_ROWS, MAX_LANE_ROWS, RING
 from luce.engines.qwen35.text import LOGIT_ROWS
+from luce.engines.qwen35.vision import QUERY_ROWS, TABLE_BYTES
 
 __all__ = [
     "ArraySpec",
+    "encoding_arrays",
     "kv_arrays",
     "released_arrays",
+    "request_arrays",
+    "sampling_arrays",
     "scratch_arrays",
     "state_arrays",
     "text_arrays",
@@ -146,7 +153,7 @@ def scratch_arrays(text: TextConfig, slots: int, context: int, pass_rows: int) -
     gate_up = _width(2 * text.ffn, text.hidden)
     columns = 2 * text.hidden + max(outs) + gate_up + text.ffn
     yield ArraySpec(part, "activations", (rows, columns))
-    yield ArraySpec(part, "logits", (LOGIT_ROWS, _width(text.vocab_size, text.hidden)))
+    yield ArraySpec("logits", "logits", (LOGIT_ROWS, _width(text.vocab_size, text.hidden)))
     yield ArraySpec(part, "rotary tables", (3, context + 1, text.rotary_dim // 2))
     yield ArraySpec(part, "rows to sample", (slots, text.hidden))
     if not all(text.full_attention):
@@ -178,3 +185,37 @@ def _attention_scratch(text: TextConfig, part: str, rows: int, context: int) -> 
     yield ArraySpec(part, "scores", (scores,))
     yield ArraySpec(part, "split parts", (scores // SPLIT * dim,))
     yield ArraySpec(part, "gathered keys", (SPLIT, kv, dim))
+
+
+def request_arrays(
+    text: TextConfig, vision: VisionConfig | None, slots: int, context: int
+) -> Iterator[ArraySpec]:
+    """What ``slots`` running requests hold whose prompts fill the context, with pictures where the model takes them."""
+    yield ArraySpec("prompts", "ids and positions", (slots, context, 6), "int32")
+    if vision is not None:
+        patch = vision.in_channels * vision.patch_size**2
+        yield ArraySpec("patches", "patches", (slots, context * vision.merge_size**2, patch))
+        yield ArraySpec("image rows", "image rows", (slots, context, text.hidden))
+
+
+def encoding_arrays(vision: VisionConfig, patches: int) -> Iterator[ArraySpec]:
+    """Scratch of one picture of ``patches`` patches on its way through the tower, and tables kept between pictures.
+
+    At its widest a block holds its rows and their norm beside: queries, keys, values, mixed rows and the scores of one
+    group of queries; or, before those, the fused product and its rotated part; or two times the hidden values of the
+    feed-forward layer.
+    """
+    part, dim, heads = "encoding", vision.hidden, vision.heads
+    head_dim = dim // heads
+    scores = 6 * dim + heads * min(QUERY_ROWS, patches)
+    widest = max(scores, 9 * dim, 2 * dim + 2 * vision.ffn)
+    tables = dim + head_dim + head_dim // 2
+    yield ArraySpec(part, "one picture", (patches, widest + tables))
+    yield ArraySpec(part, "a group of queries", (min(QUERY_ROWS, patches), 2 * dim + 2 * heads))
+    yield ArraySpec(part, "pieces of products", (ROOM,))
+    yield ArraySpec(part, "tables of recent grids", (TABLE_BYTES,), "uint8")
+
+
+def sampling_arrays(text: TextConfig) -> Iterator[ArraySpec]:
+    """Scratch of sampling one row without any cut-off: weights and noise of the whole vocabulary."""
+    yield ArraySpec("sampling", "one row", (9, text.vocab_size), "float64")

@@ -1,13 +1,14 @@
 """The vision tower: one picture's patches to merged rows (spec qwen35 §12).
 
 Every call has a shape that depends on this picture alone, so its rows do not depend on any other picture, and there is
-no shared scratch: the tower runs on the encoder's thread while the engine thread computes. It keeps per-grid tables
-(positions and rotations) in a small cache.
+no shared scratch: the tower runs on the encoder's thread while the engine thread computes. Large arrays are let go as
+soon as nothing reads them any more (:mod:`luce.engines.qwen35.memory_parts` counts what is there at once); what is
+kept for the next picture are tables of positions and rotations, up to a number of bytes.
 """
 
 from __future__ import annotations
 
-import functools
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import attrs
@@ -27,9 +28,13 @@ __all__ = ["VisionTower", "merge_order", "position_rows", "rotation"]
 F32 = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.intp]
 T = TypeVar("T", VisionWeights, VisionBlockWeights)
+Grid = tuple[int, int]
+Tables = tuple[F32, F32, F32]
 
 QUERY_ROWS = 256
 """Queries attended at once; bounds the score matrix of large pictures."""
+TABLE_BYTES = 32 << 20
+"""Most bytes of the tables of grids that are kept for the next picture of the same size."""
 ROPE_BASE = 10000.0
 BLOCK_PIECES = 4
 """Pieces that the products of the blocks are summed in."""
@@ -82,6 +87,32 @@ def _turned(weights: T, *names: str) -> T:
     return attrs.evolve(weights, **matrices)
 
 
+class RecentTables:
+    """What ``make`` gives for a grid; the results used last are kept, as many as ``most`` bytes hold."""
+
+    def __init__(self, make: Callable[[Grid], Tables], most: int) -> None:
+        self._make = make
+        self._most = most
+        self._kept: dict[Grid, Tables] = {}
+        """The one used last stands last."""
+
+    def __call__(self, grid: Grid) -> Tables:
+        tables = self._kept.pop(grid, None) or self._make(grid)
+        if self._size(tables) <= self._most:
+            self._kept[grid] = tables
+            while self.nbytes > self._most:
+                del self._kept[next(iter(self._kept))]
+        return tables
+
+    @property
+    def nbytes(self) -> int:
+        return sum(map(self._size, self._kept.values()))
+
+    @staticmethod
+    def _size(tables: Tables) -> int:
+        return sum(table.nbytes for table in tables)
+
+
 class VisionTower:
     """``tower(image)`` → merged rows [num_tokens, out_hidden] float32."""
 
@@ -93,9 +124,9 @@ class VisionTower:
         """Matrices as [in, out]; the ones given are not kept."""
         self.eps = np.float32(config.layer_norm_eps)
         self.head_dim = config.hidden // config.heads
-        self._tables = functools.lru_cache(maxsize=16)(self._make_tables)
+        self._tables = RecentTables(self._make_tables, TABLE_BYTES)
 
-    def _make_tables(self, grid: tuple[int, int]) -> tuple[F32, F32, F32]:
+    def _make_tables(self, grid: Grid) -> Tables:
         merge = self.config.merge_size
         positions = position_rows(self.weights.positions, self.config.grid_side, grid, merge)
         return positions, *rotation(grid, self.head_dim, merge)
@@ -127,35 +158,57 @@ class VisionTower:
         normed = np.empty_like(x)
         for block in w.blocks:
             layer_norm(x, block.norm1, block.norm1_bias, self.eps, out=normed)
-            qkv = product(normed, block.qkv, block.qkv_bias, BLOCK_PIECES, room)
-            x += product(self._attend(qkv, cos, sin), block.proj, block.proj_bias, BLOCK_PIECES, room)
+            x += self._attention(normed, block, cos, sin, room)
             layer_norm(x, block.norm2, block.norm2_bias, self.eps, out=normed)
-            middle = product(normed, block.fc1, block.fc1_bias, BLOCK_PIECES, room)
-            x += product(gelu_tanh(middle), block.fc2, block.fc2_bias, BLOCK_PIECES, room)
+            x += self._ffn(normed, block, room)
         layer_norm(x, w.merger_norm, w.merger_norm_bias, self.eps, out=normed)
+        del x
         merged = normed.reshape(-1, self.config.hidden * self.config.merge_size**2)
-        middle = product(merged, w.merger_fc1, w.merger_fc1_bias, END_PIECES, room)
-        return product(gelu_erf(middle), w.merger_fc2, w.merger_fc2_bias, END_PIECES, room)
+        middle = gelu_erf(product(merged, w.merger_fc1, w.merger_fc1_bias, END_PIECES, room))
+        return product(middle, w.merger_fc2, w.merger_fc2_bias, END_PIECES, room)
 
-    def _attend(self, qkv: F32, cos: F32, sin: F32) -> F32:
-        """Bidirectional attention of all patches, [N, 3d] to [N, d], before the output projection."""
+    def _attention(self, normed: F32, block: VisionBlockWeights, cos: F32, sin: F32, room: F32) -> F32:
+        """What attention adds to the rows [N, d]."""
+        queries, keys, values = self._heads(
+            product(normed, block.qkv, block.qkv_bias, BLOCK_PIECES, room), cos, sin
+        )
+        mixed = self._attend(queries, keys, values)
+        del queries, keys, values
+        return product(mixed, block.proj, block.proj_bias, BLOCK_PIECES, room)
+
+    def _ffn(self, normed: F32, block: VisionBlockWeights, room: F32) -> F32:
+        """What the feed-forward layer adds to the rows [N, d]."""
+        middle = gelu_tanh(product(normed, block.fc1, block.fc1_bias, BLOCK_PIECES, room))
+        return product(middle, block.fc2, block.fc2_bias, BLOCK_PIECES, room)
+
+    def _heads(self, qkv: F32, cos: F32, sin: F32) -> tuple[F32, F32, F32]:
+        """Turned queries [H, N, hd], scaled, and keys [H, hd, N], and values [H, N, hd] of the rows [N, 3d]."""
         count, heads, dim = len(qkv), self.config.heads, self.head_dim
         qk = qkv[:, : 2 * heads * dim].reshape(count, 2 * heads, 2, dim // 2)
         turned = qk[:, :, ::-1] * sin
         qk = qk * cos
         qk += turned
+        del turned
         qk = qk.reshape(count, 2, heads, dim)
-        q = qk[:, 0] * np.float32(dim**-0.5)
-        queries = np.ascontiguousarray(q.transpose(1, 0, 2))
-        keys = np.ascontiguousarray(qk[:, 1].transpose(1, 2, 0))
         values = np.ascontiguousarray(qkv[:, 2 * heads * dim :].reshape(count, heads, dim).transpose(1, 0, 2))
+        del qkv
+        keys = np.ascontiguousarray(qk[:, 1].transpose(1, 2, 0))
+        q = qk[:, 0] * np.float32(dim**-0.5)
+        return np.ascontiguousarray(q.transpose(1, 0, 2)), keys, values
+
+    def _attend(self, queries: F32, keys: F32, values: F32) -> F32:
+        """Bidirectional attention of all patches, [N, d], before the output projection."""
+        heads, count, dim = queries.shape
         mixed = np.empty((count, heads, dim), np.float32)
+        held = np.empty(heads * min(QUERY_ROWS, count) * count, np.float32)
         for first in range(0, count, QUERY_ROWS):
-            scores = queries[:, first : first + QUERY_ROWS] @ keys
+            rows = min(QUERY_ROWS, count - first)
+            scores = held[: heads * rows * count].reshape(heads, rows, count)
+            np.matmul(queries[:, first : first + rows], keys, out=scores)
             scores -= scores.max(axis=-1, keepdims=True)
             np.exp(scores, out=scores)
             total = np.add.reduce(scores, axis=-1, keepdims=True)
             part = scores @ values
             part /= total
-            mixed[first : first + QUERY_ROWS] = part.transpose(1, 0, 2)
+            mixed[first : first + rows] = part.transpose(1, 0, 2)
         return mixed.reshape(count, heads * dim)
