@@ -52,16 +52,14 @@ class BlockChecker:
                 return f"its table names block {block}, which nobody holds"
         return None
 
-    def write(
-        self, writer: object, table: Sequence[int], start: int, stop: int, *, fresh: bool = False
-    ) -> str | None:
-        """``writer`` writes rows ``start`` … ``stop`` - 1. ``fresh``: into blocks that nobody has written yet."""
+    def write(self, writer: object, table: Sequence[int], start: int, stop: int) -> str | None:
+        """``writer`` writes rows ``start`` … ``stop`` - 1."""
         if -(-stop // self._size) > len(table):
             return f"a table of {len(table)} blocks does not cover it"
         for block in table[start // self._size : -(-stop // self._size)]:
             known = self._writers[block]
             if known is None:
                 self._writers[block] = writer
-            elif fresh or known is not writer:
+            elif known is not writer:
                 return f"block {block} is written by another sequence, too"
         return None

@@ -219,6 +219,4 @@ class PlanChecker:
         slot.table = item.blocks
         slot.rows = slot.committed = position
         slot.sampled_at = stored.sampled_at
-        return self._blocks.wrong_table(item.blocks) or self._blocks.write(
-            slot, item.blocks, first, position, fresh=True
-        )
+        return self._blocks.wrong_table(item.blocks) or self._blocks.write(slot, item.blocks, first, position)

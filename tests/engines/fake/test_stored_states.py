@@ -11,6 +11,7 @@ import trio.testing
 
 from luce.engines.fake.checks import PlanError
 from luce.engines.fake.engine import FakeEngine, Mode, fake_capabilities
+from luce.engines.fake.lanes import JUNK
 from luce.engines.fake.reference import reference_tokens
 from luce.engines.fake.times import Times
 from luce.engines.seam import StepPlan, StoresStates, WorkKind
@@ -91,6 +92,7 @@ def test_freed_blocks_are_junk() -> None:
     running.open(1, TEXT)
     running.step(prefill(1, 0, 1))  # tells of the freed blocks
     assert running.engine.audit_blocks(TEXT, blocks, 20) != []
+    assert [running.engine._model.whole[block] for block in blocks[:4]] == [JUNK] * 4
     plan = StepPlan(running.number + 1, (prefill(1, 1, 7),), ((running.tables[1][0], blocks[1]),))
     with pytest.raises(PlanError, match=f"block {blocks[1]}, which nobody holds"):
         running.engine.launch(plan)
@@ -131,6 +133,35 @@ def test_a_row_after_work_that_failed_fails_and_the_slot_can_begin_again() -> No
     assert result.work[0].error is not None
     assert result.outcomes[0].error == "row 14 does not follow on the 0 rows computed"
     assert tail(running, 1, 0) == reference_tokens(TEXT, 12)
+
+
+def test_work_that_failed_can_be_tried_again_or_its_blocks_freed() -> None:
+    running, taken, saved = started()
+    running.engine.fail_work(WorkKind.RESTORE)
+    assert restore(running, 1, TEXT, saved)[0].error is not None
+    again = item(WorkKind.RESTORE, 1, 14, saved.handle, *running.tables[1])
+    assert do(running, again)[0].error is None
+    running.engine.fail_work(WorkKind.ADOPT)
+    assert adopt(running, 2, TEXT, taken, running.tables[0])[0].error is not None
+    running.release(running.tables[2][3:])
+    running.tables[2] = ()
+    for slot, row in ((0, 14), (1, 14), (2, 0)):
+        assert tail(running, slot, row) == reference_tokens(TEXT, 12)
+
+
+@pytest.mark.parametrize("known", range(6))
+def test_a_slot_may_come_back_with_some_of_its_tokens_in_the_prompt(known: int) -> None:
+    right = reference_tokens(TEXT, 12)
+    running, *_ = started(20)
+    for row in range(20, 25):
+        running.step(decode(0, row))
+    saved = item(WorkKind.SAVE, 0, 25, 900)
+    do(running, saved)
+    running.close(0)
+    assert restore(running, 1, TEXT.with_generated(right[:known]), saved)[0].error is None
+    assert running.engine.audit(1) == []
+    out = [running.tokens(decode(1, 25 + index))[0] for index in range(6)]
+    assert out == right[6:]
 
 
 def test_another_sequence_is_refused_by_the_device() -> None:
