@@ -24,6 +24,7 @@ __all__ = [
     "Plain",
     "QueueExpired",
     "RequestMessage",
+    "RestoreFailed",
     "SlotGranted",
     "StepFailed",
     "ToEncoder",
@@ -33,7 +34,7 @@ __all__ = [
 
 
 class Plain(NamedTuple):
-    """An event that carries nothing: cancel, retired, dropped, client.full, client.timeout."""
+    """An event that carries nothing: cancel, retired, dropped, park.save, park.drop, resume, client.full, …"""
 
     event: str
 
@@ -61,12 +62,22 @@ class ChunkDone(NamedTuple):
 
 class Token(NamedTuple):
     token: SampledToken
+    rows: int
+    """Rows that its step computed and no :class:`ChunkDone` told of."""
     event: str = "token"
 
 
 @attrs.frozen
 class StepFailed:
     event: ClassVar[str] = "step.failed"
+    error: LuceError
+
+
+@attrs.frozen
+class RestoreFailed:
+    """The state of a parked request could not be copied out or back in."""
+
+    event: ClassVar[str] = "restore.failed"
     error: LuceError
 
 
@@ -85,7 +96,15 @@ class EncodeFailed:
 
 
 RequestMessage = (
-    Plain | QueueExpired | SlotGranted | ChunkDone | Token | StepFailed | ImageReady | EncodeFailed
+    Plain
+    | QueueExpired
+    | SlotGranted
+    | ChunkDone
+    | Token
+    | StepFailed
+    | RestoreFailed
+    | ImageReady
+    | EncodeFailed
 )
 
 

@@ -26,6 +26,7 @@ from luce.actors.messages import (
     Plain,
     QueueExpired,
     RequestMessage,
+    RestoreFailed,
     SlotGranted,
     StepFailed,
     ToEncoder,
@@ -36,16 +37,31 @@ from luce.actors.submission import Submission
 from luce.actors.token_buffer import Delta, End, TokenBuffer
 from luce.charts.guards import guard
 from luce.charts.interpreter import Machine, Send
-from luce.engines.seam import Capabilities, SampledToken, SlotSpec
+from luce.engines.seam import Capabilities, SlotSpec
 from luce.errors import CapacityError, IllegalEvent, LuceError
 from luce.sampling.finish import finish_reason
 
 if TYPE_CHECKING:
     from luce.actors.wiring import Wiring
+    from luce.scheduling.holds import Hold
 
-__all__ = ["Request", "Timings"]
+__all__ = ["DROPPABLE", "Request", "SavedState", "Timings"]
 
 log = logging.getLogger("luce.request")
+
+DROPPABLE = ("decoding", "staging_chunk", "staging_wait_rows", "encoding")
+"""States in which a slot may be taken away and computed again."""
+
+
+@attrs.frozen
+class SavedState:
+    """A slot's state in host memory."""
+
+    handle: int
+    """Its name at the engine."""
+    position: int
+    """Rows in it."""
+    nbytes: int
 
 
 @attrs.define
@@ -98,7 +114,8 @@ class RequestGuards:
 
     @guard
     def recomputable(self) -> bool:
-        return self._request.capabilities.recomputable
+        """The engine can build this request's state again from its prompt, image rows and tokens."""
+        return self._request.recomputable
 
 
 class Request:
@@ -135,16 +152,25 @@ class Request:
         self.prompt_rows = len(prompt.token_ids)
         self.ready_rows = self._count_ready_rows()
         self.slot: int | None = None
+        """Set by the loop, as are the next three."""
+        self.hold: Hold | None = None
+        """The blocks of its slot."""
+        self.saved: SavedState | None = None
+        """Its state in host memory while it is parked."""
         self.next_row = 0
         """Rows submitted to the engine: where the slot's next segment starts."""
         self.computed_rows = 0
         """Rows whose step has been handed out."""
         self.num_generated = 0
+        self.parks = 0
+        """How often it gave its slot back under pressure."""
         self.finish: str | None = None
         """'stop' or 'length' once the answer is complete."""
         self.error: LuceError | None = None
         self._answer = answer
         self._wiring = wiring
+        self._unfolded: list[int] = []
+        """Generated tokens that are not part of `spec`."""
 
     # -- what the loop may ask ------------------------------------------------------------------------------------
 
@@ -153,6 +179,21 @@ class Request:
         """Rows that the request can ever occupy. The last token is never fed back, but its row is counted so that
         speculation has room."""
         return self.prompt_rows + self.spec.max_tokens
+
+    @property
+    def recomputable(self) -> bool:
+        return self.capabilities.recomputes(self.spec)
+
+    @property
+    def savable(self) -> bool:
+        """May its slot be copied to host memory and taken away?"""
+        return self.machine.active("decoding")
+
+    @property
+    def droppable(self) -> bool:
+        """May its slot be taken away, to be computed again later?"""
+        active = self.machine.active
+        return self.recomputable and any(map(active, DROPPABLE))
 
     @property
     def runnable(self) -> bool:
@@ -199,24 +240,39 @@ class Request:
     def _take_in(self, message: RequestMessage) -> None:
         """Data first, so that guards see it."""
         if isinstance(message, Token):
-            self._take_token(message.token)
+            self._take_token(message)
         elif isinstance(message, ChunkDone):
             self.computed_rows += message.rows
         elif isinstance(message, SlotGranted):
-            self.slot = message.slot
             self.timings.granted = self._wiring.now()
         elif isinstance(message, ImageReady):
             self.spec.image_rows[message.image] = message.rows
             self.ready_rows = self._count_ready_rows()
         elif isinstance(message, StepFailed | EncodeFailed | QueueExpired):
             self.error = message.error
+        elif isinstance(message, RestoreFailed):
+            if self.recomputable:
+                self._start_over()
+            else:
+                self.error = message.error
+        elif message.event == "park.drop":
+            self._start_over()
 
-    def _take_token(self, token: SampledToken) -> None:
+    def _start_over(self) -> None:
+        """Nothing of the slot is left: the tokens so far become part of the prompt, to be computed again."""
+        self.spec = self.spec.with_generated(self._unfolded)
+        self._unfolded = []
+        self.prompt_rows = len(self.spec.token_ids)
+        self.next_row = self.computed_rows = 0
+        self.ready_rows = self._count_ready_rows()
+
+    def _take_token(self, message: Token) -> None:
+        token = message.token
         if self.num_generated == 0:
             self.timings.first_token = self._wiring.now()
-        else:
-            self.computed_rows += 1
+        self.computed_rows += message.rows
         self.num_generated += 1
+        self._unfolded.append(token.token)
         params = self.submission.params
         self.finish = finish_reason(params, token.token, self.num_generated)
         text = self._answer.push(token.token, ends=self.finish == "stop")

@@ -27,7 +27,7 @@ from luce.charts.interpreter import Machine, Send
 from luce.charts.loader import load_chart
 from luce.engines.loaded import LoadedModel
 from luce.errors import CapacityError, DeviceError, RequestError
-from luce.scheduling.blocks import blocks_for
+from luce.scheduling.block_pool import blocks_for
 from luce.trace.events import EventStream
 
 __all__ = ["Service"]

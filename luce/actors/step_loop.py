@@ -8,57 +8,54 @@ the server) and does two things on its own account:
   launches a step;
 - in *turn*, it hands a finished step's results to their requests and waits until all mailboxes are empty again.
 
-Its own data is who waits, who holds which slot, and which steps are in flight. Everything about a request lives on
-the request. Blocks and slot of a request that ends are freed when no step that holds a row of it is in flight.
+Its own data is who waits, who holds which slot, who is parked, and which steps are in flight. Everything about a
+request lives on the request; slots, blocks and saved states are kept by :class:`SlotMemory`. Blocks and slot of a
+request that ends are freed when no step that holds a row of it is in flight.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import OrderedDict, deque
-from itertools import islice
 
-import attrs
 import trio
 
+from luce.actors.flight import Flight, StepMetrics
+from luce.actors.freeze import freeze
 from luce.actors.mailbox import Mailbox, Waker
-from luce.actors.messages import ChunkDone, Plain, QueueExpired, SlotGranted, StepFailed, Token, ToLoop
+from luce.actors.messages import (
+    ChunkDone,
+    Plain,
+    QueueExpired,
+    RestoreFailed,
+    SlotGranted,
+    StepFailed,
+    Token,
+    ToLoop,
+)
 from luce.actors.request import Request
+from luce.actors.slot_memory import SlotMemory, WorkItem
 from luce.actors.wiring import Wiring
 from luce.charts.guards import guard
 from luce.charts.interpreter import Machine, Send
 from luce.charts.loader import load_chart
-from luce.engines.seam import Engine, Outcome, Segment, SegmentKind, StepPlan, Ticket
+from luce.engines.seam import (
+    Engine,
+    Outcome,
+    Segment,
+    SegmentKind,
+    SlotWork,
+    StepPlan,
+    WorkKind,
+    WorkOutcome,
+)
 from luce.errors import CapacityError, DeviceError, LuceError
-from luce.scheduling.blocks import BlockPool, blocks_for
 from luce.scheduling.plan import plan
-from luce.scheduling.state import Decision, Lane, Limits, LoopState, Waiting
+from luce.scheduling.state import Decision, Limits, Park, ParkKind
 
-__all__ = ["StepLoop", "StepMetrics"]
+__all__ = ["LoopGuards", "StepLoop"]
 
 log = logging.getLogger("luce.loop")
-
-
-@attrs.define
-class StepMetrics:
-    """Counters over the loop's life; read by metrics and tests."""
-
-    steps: int = 0
-    rows: int = 0
-    lanes: int = 0
-    """Sum over steps of requests in the step: lanes / steps is the mean batch."""
-    max_lanes: int = 0
-    device_seconds: float = 0.0
-
-
-@attrs.frozen(eq=False)
-class Flight:
-    """A launched step that is not collected yet."""
-
-    plan: StepPlan
-    ticket: Ticket
-    requests: tuple[Request, ...]
-    """Per segment, who it belongs to."""
 
 
 class LoopGuards:
@@ -74,8 +71,9 @@ class LoopGuards:
 
     @guard
     def idle(self) -> bool:
-        """Nobody waits and nobody holds a slot."""
-        return not self._loop.waiting and not self._loop.running
+        """Nobody waits, nobody is parked and nobody holds a slot."""
+        loop = self._loop
+        return not loop.waiting and not loop.parked and not loop.running
 
 
 class StepLoop:
@@ -91,15 +89,18 @@ class StepLoop:
         self.mailbox: Mailbox[ToLoop] = wiring.loop
         self.machine = Machine(load_chart("loop"), LoopGuards(self), observer=wiring.events.observe)
         self.limits = Limits(capabilities.num_slots, capabilities.block_size, wiring.options.prefill_budget)
-        self.pool = BlockPool(capabilities.num_blocks, capabilities.block_size)
+        self.memory = SlotMemory(engine, wiring.options.park_bytes)
         self.waiting: OrderedDict[int, Request] = OrderedDict()
         self.running: dict[int, Request] = {}
         """By slot."""
+        self.parked: dict[int, Request] = {}
+        """Without a slot, by arrival number."""
         self.flights: deque[Flight] = deque()
         self.metrics = StepMetrics()
-        self._free_slots = list(range(capabilities.num_slots - 1, -1, -1))
-        self._retiring: set[int] = set()
+        self.retiring: set[int] = set()
         """Slots whose request has ended while a step held a row of it."""
+        self.saving: set[int] = set()
+        """Slots whose request is parked once the copy of its state is done."""
         self._wiring = wiring
         self._launched = Waker()
         self._landed = False
@@ -120,7 +121,7 @@ class StepLoop:
                     if machine.active("planning"):
                         self._plan()
                 elif machine.active("ahead"):
-                    self._launch_or_not(plan(self._freeze(run_ahead=True)))
+                    self._launch_or_not(plan(freeze(self, run_ahead=True)))
                 elif machine.active("turn"):
                     self._hand_out()
                     await self._settle()
@@ -168,7 +169,7 @@ class StepLoop:
             if send.target == "timer":
                 self._wiring.timers.obey("loop", send, self._wiring.options.delays, self._post)
             elif send.target == "requests":
-                for request in [*self.waiting.values(), *self.running.values()]:
+                for request in [*self.waiting.values(), *self.parked.values(), *self.running.values()]:
                     request.abort(CapacityError("the server is shutting down", retry_after=5))
             else:
                 assert send.event == "queue.expired", send
@@ -183,69 +184,83 @@ class StepLoop:
     # -- planning -------------------------------------------------------------------------------------------------
 
     def _plan(self) -> None:
-        decision = plan(self._freeze(run_ahead=False))
-        if decision.grants:
-            self._grant(decision)  # stays in planning: the requests answer, then we plan again
+        decision = plan(freeze(self, run_ahead=False))
+        if decision.moves:
+            self._move(decision)  # stays in planning: the requests answer, then we plan again
         else:
             self._launch_or_not(decision)
 
     def _launch_or_not(self, decision: Decision) -> None:
-        if decision.segments:
-            self._launch(decision.segments)
+        ahead = self.machine.active("ahead")
+        if decision.segments or (self.memory.work and not ahead):
+            self._launch(decision.segments, [] if ahead else self.memory.take_work())
             self._feed("plan.rows")
         else:
             if not self.flights:
-                self.pool.check_integrity(self.running)
+                self.memory.check_integrity(self.running.values())
             self._feed("plan.empty")
 
-    def _freeze(self, *, run_ahead: bool) -> LoopState:
-        continuing = {
-            segment.slot for flight in self.flights for segment in flight.plan.segments if segment.sample
-        }
-        return LoopState(
-            limits=self.limits,
-            lanes=tuple(
-                Lane(
-                    slot=slot,
-                    order=request.order,
-                    next_row=request.next_row,
-                    prompt_rows=request.prompt_rows,
-                    ready_rows=request.ready_rows,
-                    last_row=request.row_limit - 1,
-                    covered_rows=request.row_limit,
-                    runnable=request.runnable,
-                    in_flight=slot in continuing,
-                )
-                for slot, request in self.running.items()
-                if slot not in self._retiring
-            ),
-            waiting=tuple(
-                Waiting(key, blocks_for(request.row_limit, self.limits.block_size))
-                for key, request in islice(self.waiting.items(), len(self._free_slots))
-            ),
-            free_slots=tuple(reversed(self._free_slots)),
-            available_blocks=self.pool.available,
-            admitting=self.machine.active("open"),
-            run_ahead=run_ahead,
-        )
-
-    def _grant(self, decision: Decision) -> None:
+    def _move(self, decision: Decision) -> None:
+        """Hand out slots, take them away under pressure, or give up on a request that cannot go on."""
         for grant in decision.grants:
             request = self.waiting.pop(grant.key)
-            self._free_slots.remove(grant.slot)
-            self.pool.reserve(grant.slot, request.row_limit)
+            self.memory.open(request, grant.slot)
             self.running[grant.slot] = request
-            self.engine.open(grant.slot, request.spec)
             request.mailbox.put(SlotGranted(grant.slot))
+        for resume in decision.resumes:
+            self._resume(self.parked.pop(resume.key), resume.slot)
+        for park in decision.parks:
+            self._park(self.running[park.slot], park)
+        for slot in decision.fails:
+            request = self.running[slot]
+            request.abort(
+                CapacityError(
+                    f"the key/value memory is full and nothing else can give way after {request.next_row} rows; "
+                    "try again later or ask for fewer tokens",
+                    retry_after=5,
+                )
+            )
 
-    def _launch(self, segments: tuple[Segment, ...]) -> None:
-        tables = tuple(self.pool.grow(segment.slot, segment.start + segment.count) for segment in segments)
-        self._number += 1
-        step = StepPlan(self._number, segments, tables)
+    def _park(self, request: Request, park: Park) -> None:
+        request.parks += 1
+        if park.kind is ParkKind.SAVE:
+            self.metrics.saves += 1
+            self.saving.add(park.slot)
+            self.memory.begin_save(request)
+        else:
+            self.metrics.drops += 1
+            del self.running[park.slot]
+            self.memory.close(request)
+            self.parked[request.order] = request
+        request.mailbox.put(Plain(park.kind.value))
+
+    def _resume(self, request: Request, slot: int) -> None:
+        self.metrics.resumes += 1
+        self.running[slot] = request
+        if request.saved is not None:
+            self.memory.begin_restore(request, slot)  # `resume` follows when the state is there
+        else:
+            self.memory.open(request, slot)
+            request.mailbox.put(Plain("resume"))
+
+    def _launch(self, segments: tuple[Segment, ...], items: list[WorkItem]) -> None:
         requests = tuple(self.running[segment.slot] for segment in segments)
+        tables = self.memory.tables(segments, requests)
+        changes = self.memory.pool.take_changes()
+        self._number += 1
+        step = StepPlan(
+            self._number,
+            segments,
+            tables,
+            work=tuple(work for work, _ in items),
+            fresh_blocks=changes.fresh,
+            freed_blocks=changes.freed,
+        )
         for segment, request in zip(segments, requests, strict=True):
             request.next_row = segment.start + segment.count
-        self.flights.append(Flight(step, self.engine.launch(step), requests))
+        self.flights.append(
+            Flight(step, self.engine.launch(step), requests, tuple(request for _, request in items))
+        )
         self._launched.wake()
         metrics = self.metrics
         metrics.steps += 1
@@ -275,14 +290,17 @@ class StepLoop:
         except LuceError as error:
             log.exception("step %d failed", flight.plan.number)
             outcomes = tuple(Outcome(s.slot, 0, error=str(error)) for s in flight.plan.segments)
+            moved = tuple(WorkOutcome(work.slot, error=str(error)) for work in flight.plan.work)
         else:
-            outcomes = result.outcomes
+            outcomes, moved = result.outcomes, result.work
             self.metrics.device_seconds += result.seconds
         self.flights.popleft()
         self._launched.wake()
+        for work, request, done in zip(flight.plan.work, flight.moving, moved, strict=True):
+            self._end_work(request, work, done)
         for segment, request, outcome in zip(flight.plan.segments, flight.requests, outcomes, strict=True):
             self._hand_to(request, segment, outcome)
-        for slot in sorted(self._retiring):
+        for slot in sorted(self.retiring):
             self._release_if_still(slot)
 
     def _hand_to(self, request: Request, segment: Segment, outcome: Outcome) -> None:
@@ -290,32 +308,58 @@ class StepLoop:
         if outcome.error is not None:
             mailbox.put(StepFailed(DeviceError(outcome.error)))
             return
+        rows = outcome.kept
         if segment.kind is SegmentKind.PREFILL:
-            mailbox.put(ChunkDone(outcome.kept))
+            mailbox.put(ChunkDone(rows))
+            rows = 0
         for token in outcome.tokens:
-            mailbox.put(Token(token))
+            mailbox.put(Token(token, rows))
+            rows = 0
+
+    def _end_work(self, request: Request, work: SlotWork, outcome: WorkOutcome) -> None:
+        """A request's state is out of its slot, or back in one, or the copy failed."""
+        if work.kind is WorkKind.SAVE:
+            self.saving.discard(work.slot)
+            self.memory.end_save(request, outcome)
+            moved_out = True
+        else:
+            self.memory.end_restore(request, outcome)
+            moved_out = outcome.error is not None
+        if moved_out:
+            del self.running[work.slot]
+            if work.slot in self.retiring:  # it ended meanwhile
+                self.retiring.discard(work.slot)
+                self.memory.end(request)
+                request.mailbox.put(Plain("retired"))
+                return
+            self.parked[request.order] = request
+        if outcome.error is not None:
+            log.warning("request %s: %s failed: %s", request.submission.id, work.kind.value, outcome.error)
+            request.mailbox.put(RestoreFailed(DeviceError(outcome.error)))
+        elif work.kind is WorkKind.RESTORE and work.slot not in self.retiring:
+            request.mailbox.put(Plain("resume"))
 
     # -- the end of a request -------------------------------------------------------------------------------------
 
     def _retire(self, request: Request) -> None:
-        """A request has ended: take it off the queue, or free its slot as soon as no step holds a row of it."""
-        if self.waiting.pop(request.order, None) is not None:
+        """A request has ended: take it off its queue, or free its slot as soon as no step holds a row of it."""
+        for queue in (self.waiting, self.parked):
+            if queue.pop(request.order, None) is not None:
+                self.memory.end(request)
+                request.mailbox.put(Plain("retired"))
+                return
+        if request.slot is None:
             request.mailbox.put(Plain("retired"))
             return
-        slot = request.slot  # set before anything else of a grant is handled
-        if slot is None:
-            request.mailbox.put(Plain("retired"))
-            return
-        self._retiring.add(slot)
-        self._release_if_still(slot)
+        self.retiring.add(request.slot)
+        self._release_if_still(request.slot)
 
     def _release_if_still(self, slot: int) -> None:
         request = self.running[slot]
-        if any(request in flight.requests for flight in self.flights):
+        if any(slot in flight.slots for flight in self.flights):
             return
-        self._retiring.discard(slot)
+        self.retiring.discard(slot)
+        self.saving.discard(slot)
         del self.running[slot]
-        self.engine.close(slot)
-        self.pool.release(slot)
-        self._free_slots.append(slot)
+        self.memory.end(request)
         request.mailbox.put(Plain("retired"))

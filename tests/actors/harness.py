@@ -160,9 +160,12 @@ async def settled(service: Service) -> None:
 def check_clean(service: Service, engine: FakeEngine) -> None:
     assert service.requests == {}
     assert not engine.open_slots
-    assert not service.loop.running and not service.loop.waiting and not service.loop.flights
-    service.loop.pool.check_integrity(())
-    assert service.loop.pool.free == service.loop.pool.num_blocks
+    loop = service.loop
+    assert not loop.running and not loop.waiting and not loop.parked and not loop.flights
+    loop.memory.check_integrity(())
+    pool = loop.memory.pool
+    assert pool.free + pool.cached == pool.num_blocks
+    assert loop.memory.saved_bytes == 0 and not loop.memory.work
     assert service._wiring.turn.pending == 0
     assert not service.encoder.queue
 
@@ -170,8 +173,8 @@ def check_clean(service: Service, engine: FakeEngine) -> None:
 def path_of(service: Service, request: str) -> list[str]:
     """The phases that a request went through, in order."""
     known = (
-        "queued", "encoding", "staging_chunk", "staging_wait_rows", "decoding", "ending_finished", "ending_failed",
-        "ending_cancelled", "finished", "failed", "cancelled",
+        "queued", "encoding", "staging_chunk", "staging_wait_rows", "decoding", "parked_saved", "parked_dropped",
+        "ending_finished", "ending_failed", "ending_cancelled", "finished", "failed", "cancelled",
     )  # fmt: skip
     path: list[str] = []
     for record in service.events:

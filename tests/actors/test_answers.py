@@ -123,7 +123,7 @@ async def test_slots_come_back_on_every_way_out() -> None:
                     nursery.start_soon(one, n)
             await settled(service)
             assert not engine.open_slots
-            service.loop.pool.check_integrity(())
+            service.loop.memory.check_integrity(())
         assert ends == {"stop", "length", "cancelled"}
 
 

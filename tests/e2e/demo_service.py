@@ -90,5 +90,5 @@ async def serving(slots: int, **options: Any) -> AsyncIterator[Service]:
         service.drain()
         await service.stopped()
     assert service.requests == {} and not service.loop.running
-    service.loop.pool.check_integrity(())
-    assert service.loop.pool.free == service.loop.pool.num_blocks
+    service.loop.memory.check_integrity(())
+    assert service.loop.memory.pool.free == service.loop.memory.pool.num_blocks

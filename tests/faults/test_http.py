@@ -45,7 +45,10 @@ async def test_b133_whoever_leaves_frees_slot_and_blocks(depth: int, leave: str)
             if blocker is not None:
                 await blocker.aclose()
             await until(lambda: not service.requests, 3)
-            assert not service.loop.running and service.loop.pool.free == service.loop.pool.num_blocks
+            assert (
+                not service.loop.running
+                and service.loop.memory.pool.free == service.loop.memory.pool.num_blocks
+            )
             steps = service.loop.metrics.steps
             await trio.sleep(0.05)
             assert service.loop.metrics.steps == steps, "it goes on for nobody"

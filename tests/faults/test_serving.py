@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from luce.engines.fake.engine import FakeEngine, Mode, fake_capabilities
 from luce.engines.seam import SlotSpec
 from luce.errors import DeviceError
-from luce.scheduling.blocks import BlockPool, blocks_for
+from luce.scheduling.block_pool import BlockPool, blocks_for
+from luce.scheduling.holds import StaleHoldError
 from luce.scheduling.plan import plan
 from luce.scheduling.state import Lane, Limits, LoopState, Waiting
 from tests.actors.harness import ask as submission
@@ -84,9 +85,9 @@ async def test_b45_every_way_out_gives_the_slot_back(depth: int) -> None:
                 for n in range(start, start + 8):
                     nursery.start_soon(one, n)
             await settled(service)
-            assert not engine.open_slots and len(service.loop._free_slots) == 2
-            service.loop.pool.check_integrity(())
-            assert service.loop.pool.free == service.loop.pool.num_blocks
+            assert not engine.open_slots and len(service.loop.memory.free_slots) == 2
+            service.loop.memory.check_integrity(())
+            assert service.loop.memory.pool.free == service.loop.memory.pool.num_blocks
         assert path_of(service, "r199"), "the trap: the way of the last one was recorded"
     assert wrong == []
     assert min(ended.values()) >= 15 and sum(ended.values()) > 180, f"the trap: all ways were taken, {ended}"
@@ -100,11 +101,10 @@ async def _slot(request: Any) -> None:
 
 def test_b45_a_second_release_is_an_error() -> None:
     pool = BlockPool(8, 16)
-    pool.reserve(0, 40)
-    pool.grow(0, 20)
-    pool.release(0)
-    with pytest.raises(KeyError):
-        pool.release(0)
+    hold = pool.allocate(2)
+    pool.release(hold)
+    with pytest.raises(StaleHoldError):
+        pool.release(hold)
     engine = FakeEngine()
     engine.open(0, submission_spec())
     engine.close(0)
@@ -186,9 +186,10 @@ def test_b68_every_plan_is_bounded_and_goes_on(
         state = LoopState(
             limits=limits,
             lanes=tuple(
-                Lane(s, r.key, r.next_row, r.prompt, r.ready, r.last_row) for s, r in running.items()
+                Lane(s, r.key, r.next_row, r.prompt, r.ready, r.last_row, covered_rows=r.prompt + r.answer)
+                for s, r in running.items()
             ),
-            waiting=tuple(Waiting(r.key, r.prompt + r.answer) for r in waiting[: len(free)]),
+            waiting=tuple(Waiting(r.key, blocks_for(r.prompt + r.answer, 16)) for r in waiting[: len(free)]),
             free_slots=free,
             available_blocks=blocks - held,
         )

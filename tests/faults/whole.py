@@ -124,8 +124,8 @@ async def live(
         await service.stopped()
         server.stop.set()
     assert service.requests == {} and not service.loop.running
-    service.loop.pool.check_integrity(())
-    assert service.loop.pool.free == service.loop.pool.num_blocks
+    service.loop.memory.check_integrity(())
+    assert service.loop.memory.pool.free == service.loop.memory.pool.num_blocks
 
 
 def same_part(answer: dict[str, Any]) -> dict[str, Any]:

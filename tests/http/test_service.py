@@ -135,7 +135,7 @@ async def test_client_that_leaves_frees_its_slot(when: str) -> None:
         if when == "queued":
             await blocker.aclose()
         await until(lambda: not engine.open_slots, 1)
-        assert service.loop.pool.free == service.loop.pool.num_blocks
+        assert service.loop.memory.pool.free == service.loop.memory.pool.num_blocks
 
 
 @pytest.mark.slow

@@ -4,22 +4,60 @@ the way.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
+from types import SimpleNamespace
 from typing import Any
 
+import attrs
+
 from luce.actors.encoder import EncoderGuards
+from luce.actors.freeze import freeze
 from luce.actors.request import RequestGuards
+from luce.actors.slot_memory import SlotMemory
 from luce.actors.step_loop import LoopGuards
 from luce.charts.explorer import Violation
 from luce.charts.interpreter import Configuration, advance, initial
 from luce.charts.model import Chart, Send
 from luce.errors import IllegalEvent
-from luce.scheduling.blocks import blocks_for
+from luce.scheduling.block_pool import blocks_for
 from luce.scheduling.plan import plan
-from luce.scheduling.state import Decision, Lane, Limits, LoopState, Waiting
-from tests.model.world import Flight, Message, Request, Row, World
+from luce.scheduling.state import Decision, Limits, LoopState, ParkKind
+from tests.model.world import Flight, Message, Request, Row, Work, World
 
 __all__ = ["Actors"]
+
+
+class Memory:
+    """What `freeze` asks of `luce.actors.slot_memory.SlotMemory`, counted by slot."""
+
+    def __init__(self, world: World, limits: Limits) -> None:
+        self._world = world
+        self._loop = world.loop
+        self.capabilities = SimpleNamespace(block_size=limits.block_size)
+        self.free_slots = tuple(slot for slot in range(limits.num_slots) if slot not in world.loop.running)
+        self.work = tuple((work, work.request) for work in world.loop.work)
+        taken = sum(map(self._taken, world.loop.running))
+        self.pool = SimpleNamespace(available=world.options.blocks - taken)
+
+    def _taken(self, slot: int) -> int:
+        return max(self._loop.held[slot], self._loop.reserved[slot])
+
+    def returning_blocks(self, ending: Iterable[Request]) -> int:
+        slots = [request.slot for request in ending if request.slot is not None]
+        return sum(map(self._taken, [*slots, *self._loop.saving]))
+
+    def covered_rows(self, request: Request) -> int:
+        assert request.slot is not None
+        return self._taken(request.slot) * self.capabilities.block_size
+
+    def entry_blocks(self, request: Request) -> int:
+        return SlotMemory.entry_blocks(self, request)  # type: ignore[arg-type]
+
+    def room_to_save(self) -> int:
+        return self._world.options.saves - sum(r.saved_rows or 0 for r in self._world.requests)
+
+    def save_cost(self, request: Request) -> int:
+        return request.next_row
 
 
 class Actors:
@@ -87,20 +125,21 @@ class Actors:
             request.mailbox = ()
             # Nothing reads these any more; without them equal ends are one state.
             request.arrived = request.encoded = ()
-            request.next_row = request.computed_rows = request.num_generated = 0
+            request.next_row = request.computed_rows = request.num_generated = request.folded = 0
             request.finish, request.slot, request.full, request.cancelled = None, None, False, False
 
     def _take_in(self, request: Request, message: Message) -> None:
         event = message[0]
         if event == "token":
-            request.computed_rows += request.num_generated > 0
+            request.computed_rows += message[2]
             request.num_generated += 1
             ends = message[1] or request.num_generated >= request.shape.max_tokens
             request.finish = True if ends else None
         elif event == "chunk.done":
             request.computed_rows += message[1]
-        elif event == "slot.granted":
-            request.slot = message[1]
+        elif event == "park.drop" or (event == "restore.failed" and request.recomputable):
+            request.folded = request.num_generated
+            request.next_row = request.computed_rows = 0
         elif event == "image.ready":
             request.arrived = tuple(r or n == message[1] for n, r in enumerate(request.arrived))
 
@@ -128,7 +167,7 @@ class Actors:
                 continue
             receivers: Collection[int] = loop.waiting
             if send.target == "requests":
-                receivers = [*loop.waiting, *loop.running.values()]
+                receivers = [*loop.waiting, *sorted(loop.parked), *loop.running.values()]
             elif send.target == "request":
                 assert sender is not None
                 receivers = [sender]
@@ -149,45 +188,68 @@ class Actors:
 
     def loop_plans(self) -> None:
         decision = plan(self._freeze(run_ahead=False))
-        if decision.grants:
-            for grant in decision.grants:
-                self._grant(grant.key, grant.slot)
+        if decision.moves:
+            self._move(decision)
             return
         self._launch_or_not(decision)
         while "ahead" in self.world.loop.here.active:
             self._launch_or_not(plan(self._freeze(run_ahead=True)))
 
     def _freeze(self, *, run_ahead: bool) -> LoopState:
-        world = self.world
-        loop = world.loop
-        owned = {slot: world.requests[n] for slot, n in loop.running.items() if slot not in loop.retiring}
-        continuing = {row.slot for flight in loop.flights for row in flight if row.sample}
-        free = tuple(slot for slot in range(self.limits.num_slots) if slot not in loop.running)
-        return LoopState(
+        """The real `freeze` on a loop that looks like the real one; its keys are request numbers."""
+        world, loop = self.world, self.world.loop
+        seen = SimpleNamespace(
             limits=self.limits,
-            lanes=tuple(
-                Lane(
-                    slot=slot,
-                    order=request.order,
-                    next_row=request.next_row,
-                    prompt_rows=request.prompt_rows,
-                    ready_rows=request.ready_rows,
-                    last_row=request.row_limit - 1,
-                    covered_rows=request.row_limit,
-                    runnable=request.runnable,
-                    in_flight=slot in continuing,
-                )
-                for slot, request in owned.items()
-            ),
-            waiting=tuple(
-                Waiting(n, blocks_for(world.requests[n].row_limit, self.limits.block_size))
-                for n in loop.waiting[: len(free)]
-            ),
-            free_slots=free,
-            available_blocks=world.options.blocks - sum(loop.reserved.values()),
-            admitting="open" in loop.here.active,
-            run_ahead=run_ahead,
+            memory=Memory(world, self.limits),
+            running={slot: world.requests[n] for slot, n in loop.running.items()},
+            waiting={n: world.requests[n] for n in loop.waiting},
+            parked={world.requests[n].order: world.requests[n] for n in loop.parked},
+            retiring=loop.retiring,
+            saving=loop.saving,
+            flights=loop.flights,
+            machine=SimpleNamespace(active=lambda state: state in loop.here.active),
         )
+        state = freeze(seen, run_ahead=run_ahead)  # type: ignore[arg-type]
+        if "eager-park" in self.planted:
+            lanes = tuple(lane._replace(busy=False) for lane in state.lanes)
+            state = attrs.evolve(state, lanes=lanes)
+        if "drop-images" in self.planted:
+            lanes = tuple(
+                lane._replace(can_drop=seen.running[lane.slot].active("decoding")) for lane in state.lanes
+            )
+            state = attrs.evolve(state, lanes=lanes)
+        if "overtake-parked" in self.planted:
+            state = attrs.evolve(state, parked=())
+        return state
+
+    def _by_order(self, order: int) -> Request:
+        return next(request for request in self.world.requests if request.order == order)
+
+    def _move(self, decision: Decision) -> None:
+        for grant in decision.grants:
+            self._grant(grant.key, grant.slot)
+        for resume in decision.resumes:
+            self._resume(self._by_order(resume.key), resume.slot)
+        for park in decision.parks:
+            self._park(park.slot, saves=park.kind is ParkKind.SAVE)
+        for slot in decision.fails:
+            self.post(self.world.requests[self.world.loop.running[slot]], "step.failed")
+
+    def _open(self, request: Request, slot: int) -> None:
+        loop = self.world.loop
+        entry = Memory(self.world, self.limits).entry_blocks(request)
+        loop.running[slot] = request.number
+        loop.held[slot] = 0
+        loop.reserved[slot] = 0 if "no-growth" in self.planted else entry
+        request.slot = slot
+
+    def _close(self, slot: int) -> None:
+        loop = self.world.loop
+        self.world.requests[loop.running[slot]].slot = None
+        del loop.running[slot]
+        del loop.reserved[slot]
+        if "block-leak" not in self.planted:
+            del loop.held[slot]
 
     def _grant(self, number: int, slot: int) -> None:
         loop = self.world.loop
@@ -196,17 +258,48 @@ class Actors:
             raise Violation(f"request {number} is granted a slot after the drain")
         if loop.waiting[0] != number:
             raise Violation(f"request {number} overtakes request {loop.waiting[0]}")
+        if loop.parked:
+            raise Violation(f"request {number} overtakes the parked request {min(loop.parked)}")
         loop.waiting = loop.waiting[1:]
-        loop.running[slot] = number
-        rows = request.prompt_rows if "no-growth" in self.planted else request.row_limit
-        loop.reserved[slot] = blocks_for(rows, self.limits.block_size)
-        loop.held[slot] = 0
-        self.post(request, "slot.granted", slot)
+        self._open(request, slot)
+        self.post(request, "slot.granted")
+
+    def _park(self, slot: int, *, saves: bool) -> None:
+        loop = self.world.loop
+        number = loop.running[slot]
+        request = self.world.requests[number]
+        if any(slot in flight.slots for flight in loop.flights):
+            raise Violation(f"request {number} is parked while a step holds rows of it")
+        if not saves and not request.recomputable:
+            raise Violation(f"request {number} is dropped, and cannot be computed again")
+        if saves:
+            request.saved_rows = request.next_row
+            loop.saving |= {slot}
+            loop.reserved[slot] = 0
+            loop.work += (Work(True, slot, number),)
+        else:
+            self._close(slot)
+            loop.parked |= {number}
+        self.post(request, "park.save" if saves else "park.drop")
+
+    def _resume(self, request: Request, slot: int) -> None:
+        loop = self.world.loop
+        oldest = min(self.world.requests[n].order for n in loop.parked)
+        if request.order != oldest:
+            raise Violation(f"request {request.number} comes back before an older one")
+        loop.parked -= {request.number}
+        self._open(request, slot)
+        if request.saved_rows is not None:
+            self._grow(slot, request.saved_rows)
+            loop.work += (Work(False, slot, request.number),)
+        else:
+            self.post(request, "resume")
 
     def _launch_or_not(self, decision: Decision) -> None:
+        loop = self.world.loop
         rows = []
         for segment in decision.segments:
-            number = self.world.loop.running[segment.slot]
+            number = loop.running[segment.slot]
             request = self.world.requests[number]
             end = segment.start + segment.count
             prefill = segment.kind.value == "prefill"
@@ -223,9 +316,12 @@ class Actors:
             request.next_row = end
             self._grow(segment.slot, end)
             rows.append(Row(number, segment.slot, prefill, segment.start, segment.count, segment.sample))
-        if rows:
-            self.world.loop.flights += (tuple(rows),)
-        self.loop_feeds("plan.rows" if rows else "plan.empty")
+        work: tuple[Work, ...] = ()
+        if "ahead" not in loop.here.active:
+            work, loop.work = loop.work, ()
+        if rows or work:
+            loop.flights += (Flight(tuple(rows), work),)
+        self.loop_feeds("plan.rows" if rows or work else "plan.empty")
 
     def _grow(self, slot: int, rows: int) -> None:
         loop = self.world.loop
@@ -233,13 +329,17 @@ class Actors:
         if sum(loop.held.values()) > self.world.options.blocks:
             raise Violation(f"no block is left for slot {slot}")
 
-    def hand_out(self, *, stops: Collection[int] = (), fails: bool = False) -> None:
+    def hand_out(
+        self, *, stops: Collection[int] = (), fails: bool = False, copies_fail: bool = False
+    ) -> None:
         """The oldest step is done: the loop takes it up and hands out."""
         loop = self.world.loop
         self.loop_feeds("step.done")
-        flight: Flight = loop.flights[0]
+        flight = loop.flights[0]
         loop.flights = loop.flights[1:]
-        for row in flight:
+        for work in flight.work:
+            self._end_work(work, fails or copies_fail)
+        for row in flight.rows:
             request = self.world.requests[row.request]
             if loop.running.get(row.slot) != row.request:
                 raise Violation(
@@ -251,35 +351,54 @@ class Actors:
             if row.prefill:
                 self.post(request, "chunk.done", row.count)
             if row.sample:
-                self.post(request, "token", row.request in stops)
+                self.post(request, "token", row.request in stops, 0 if row.prefill else row.count)
         for slot in sorted(loop.retiring):
             self._release_if_still(slot)
 
+    def _end_work(self, work: Work, failed: bool) -> None:
+        loop = self.world.loop
+        request = self.world.requests[work.request]
+        loop.saving -= {work.slot}
+        if failed or not work.saves:
+            request.saved_rows = None
+        if work.saves or failed:
+            self._close(work.slot)
+            if work.slot in loop.retiring:
+                loop.retiring -= {work.slot}
+                request.saved_rows = None
+                self.post(request, "retired")
+                return
+            loop.parked |= {work.request}
+        if failed:
+            self.post(request, "restore.failed")
+        elif not work.saves and work.slot not in loop.retiring:
+            self.post(request, "resume")
+
     def _retire(self, request: Request) -> None:
         loop = self.world.loop
-        if request.number in loop.waiting:
+        if request.number in loop.waiting or request.number in loop.parked:
             loop.waiting = tuple(n for n in loop.waiting if n != request.number)
+            loop.parked -= {request.number}
+            request.saved_rows = None
             self.post(request, "retired")
-            return
-        for slot, number in loop.running.items():
-            if number == request.number:
-                loop.retiring |= {slot}
-                self._release_if_still(slot)
-                return
-        self.post(request, "retired")
+        elif request.slot is None:
+            self.post(request, "retired")
+        else:
+            loop.retiring |= {request.slot}
+            self._release_if_still(request.slot)
 
     def _release_if_still(self, slot: int) -> None:
         loop = self.world.loop
-        number = loop.running[slot]
-        in_flight = any(row.request == number for flight in loop.flights for row in flight)
+        request = self.world.requests[loop.running[slot]]
+        in_flight = any(slot in flight.slots for flight in loop.flights)
         if in_flight and "early-free" not in self.planted:
             return
         loop.retiring -= {slot}
-        del loop.running[slot]
-        del loop.reserved[slot]
-        if "block-leak" not in self.planted:
-            del loop.held[slot]
-        self.post(self.world.requests[number], "retired")
+        loop.saving -= {slot}
+        loop.work = tuple(work for work in loop.work if work.slot != slot)
+        self._close(slot)
+        request.saved_rows = None
+        self.post(request, "retired")
 
     # -- the encoder
     # ----------------------------------------------------------------------------------------------

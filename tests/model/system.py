@@ -9,7 +9,10 @@ Planted defects, each of which the exploration must find:
     dead-encode     the encoder starts images of requests that have ended
     early-free      slot and blocks are freed while a step in flight holds rows of them
     block-leak      a freed slot keeps its blocks
-    no-growth       admission does not reserve what a request can grow to
+    no-growth       admission promises no blocks
+    eager-park      a request is parked although a step in flight holds rows of it
+    drop-images     a request is dropped that cannot be computed again
+    overtake-parked slots are granted while somebody is parked
 Defects of a chart are planted by `Options.charts`.
 """
 
@@ -55,6 +58,7 @@ class System:
             options.stalls,
             options.step_failures,
             options.image_failures,
+            options.copy_failures,
             options.drains,
         )
         return world.freeze()
@@ -63,7 +67,8 @@ class System:
         """Every request that came is final, everything is given back, and nothing is under way."""
         world = World.thaw(self.options, state)
         loop, encoder = world.loop, world.encoder
-        held = loop.running or loop.held or loop.waiting or loop.flights or encoder.queue or encoder.running
+        held = loop.running or loop.held or loop.waiting or loop.parked or loop.flights or loop.work
+        held = held or encoder.queue or encoder.running
         return not held and world.quiet and all(r.final or r.here is None for r in world.requests)
 
     def stopped(self, state: State) -> bool:
@@ -152,13 +157,15 @@ class System:
         if "turn" in active and quiet:
             yield "loop ends the turn"
         if "in_flight" in active:
-            sampled = [row.request for row in loop.flights[0] if row.sample]
+            sampled = [row.request for row in loop.flights[0].rows if row.sample]
             for count in range(len(sampled) + 1):
                 for stops in combinations(sampled, count):
                     ends = f", last token of {' '.join(map(str, stops))}" if stops else ""
                     yield f"device: step done{ends}"
             if world.step_failures:
                 yield "device: step failed"
+            if world.copy_failures and loop.flights[0].work:
+                yield "device: copies failed"
         if loop.window:
             yield "timer of the loop fires"
         if world.drains and world.submitted:
@@ -192,6 +199,9 @@ class System:
             case ["device:", "step", "failed"]:
                 world.step_failures -= 1
                 actors.hand_out(fails=True)
+            case ["device:", "copies", "failed"]:
+                world.copy_failures -= 1
+                actors.hand_out(copies_fail=True)
             case ["device:", "step", _, *stops]:
                 actors.hand_out(stops=[int(word) for word in stops if word.isdigit()])
             case ["server", what]:
@@ -233,10 +243,13 @@ class System:
         for request in world.requests:
             self.longest_mailbox = max(self.longest_mailbox, len(request.mailbox) - len(request.shape.spans))
             number = request.number
-            if request.final and (number in loop.running.values() or number in (*loop.waiting, *owners)):
+            places = (*loop.running.values(), *loop.waiting, *loop.parked, *owners)
+            if request.final and (number in places or request.saved_rows is not None):
                 raise Violation(
                     f"request {number} is final and still holds a slot, a place or an encoder job"
                 )
+            if request.slot is not None and loop.running.get(request.slot) != number:
+                raise Violation(f"request {number} believes to hold slot {request.slot}")
         if not loop.here.finished:
             steps = {"in_flight_one": 1, "in_flight_two": 2, "turn_beside": 1, "planning_beside": 1}
             expected = next((n for name, n in steps.items() if name in loop.here.active), 0)

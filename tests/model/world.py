@@ -8,13 +8,14 @@ own tests (and the event log, which is judged by the same charts) are the second
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import attrs
 
+from luce.actors.request import DROPPABLE as _DROPPABLE
 from luce.charts.interpreter import Configuration
 
-__all__ = ["Encoder", "Flight", "Loop", "Options", "Request", "Row", "Shape", "World"]
+__all__ = ["Encoder", "Flight", "Loop", "Options", "Request", "Row", "Shape", "Work", "World"]
 
 Message = tuple[Any, ...]
 """Event name first, then what it carries."""
@@ -28,6 +29,7 @@ class Shape:
     spans: tuple[tuple[int, int], ...] = ()
     """(first row, rows) of each image."""
     max_tokens: int = 2
+    recomputable: bool = True
 
 
 @attrs.frozen
@@ -48,6 +50,10 @@ class Options:
     queue_timeouts: bool = False
     step_failures: int = 0
     image_failures: int = 0
+    saves: int = 0
+    """Rows of parked requests that host memory has room for."""
+    copy_failures: int = 0
+    """Times that copies to or from host memory may fail."""
     drains: int = 0
     """1: the server may drain; 2: and then abort."""
     late_submits: bool = False
@@ -70,7 +76,28 @@ class Row:
     sample: bool
 
 
-Flight = tuple[Row, ...]
+class Work(NamedTuple):
+    """A copy of a slot's state to host memory or back."""
+
+    saves: bool
+    slot: int
+    request: int
+
+
+@attrs.frozen
+class Flight:
+    """A step: `luce.actors.flight.Flight`."""
+
+    rows: tuple[Row, ...]
+    work: tuple[Work, ...] = ()
+
+    @property
+    def slots(self) -> frozenset[int]:
+        return frozenset([row.slot for row in self.rows] + [work.slot for work in self.work])
+
+    @property
+    def plan(self) -> Any:
+        return SimpleNamespace(segments=self.rows)
 
 
 @attrs.define(eq=False)
@@ -95,8 +122,33 @@ class Request:
     timers: frozenset[str] = frozenset()
     full: bool = False
     cancelled: bool = False
+    folded: int = 0
+    """Generated tokens that are part of the prompt, since the request was dropped."""
+    saved_rows: int | None = None
+    """Rows of its state in host memory."""
 
-    capabilities = SimpleNamespace(whole_image_blocks=False, recomputable=True)
+    capabilities = SimpleNamespace(whole_image_blocks=False)
+
+    @property
+    def recomputable(self) -> bool:
+        return self.shape.recomputable
+
+    @property
+    def droppable(self) -> bool:
+        return self.recomputable and any(map(self.active, _DROPPABLE))
+
+    @property
+    def savable(self) -> bool:
+        return self.active("decoding")
+
+    @property
+    def hold(self) -> int | None:
+        """Blocks are counted by slot."""
+        return self.slot
+
+    @property
+    def saved(self) -> Any:
+        return None if self.saved_rows is None else SimpleNamespace(position=self.saved_rows)
 
     @property
     def spec(self) -> Any:
@@ -104,7 +156,7 @@ class Request:
 
     @property
     def prompt_rows(self) -> int:
-        return self.shape.prompt_rows
+        return self.shape.prompt_rows + self.folded
 
     @property
     def row_limit(self) -> int:
@@ -143,6 +195,8 @@ class Request:
             self.timers,
             self.full,
             self.cancelled,
+            self.folded,
+            self.saved_rows,
         )
 
 
@@ -156,7 +210,12 @@ class Loop:
     waiting: tuple[int, ...] = ()
     running: dict[int, int] = attrs.field(factory=dict)
     """Slot to request."""
+    parked: frozenset[int] = frozenset()
+    """Requests without a slot that come back."""
     retiring: frozenset[int] = frozenset()
+    saving: frozenset[int] = frozenset()
+    work: tuple[Work, ...] = ()
+    """For the next step."""
     flights: tuple[Flight, ...] = ()
     held: dict[int, int] = attrs.field(factory=dict)
     """Slot to blocks held."""
@@ -170,7 +229,10 @@ class Loop:
             self.mailbox,
             self.waiting,
             tuple(sorted(self.running.items())),
+            self.parked,
             self.retiring,
+            self.saving,
+            self.work,
             self.flights,
             tuple(sorted(self.held.items())),
             tuple(sorted(self.reserved.items())),
@@ -216,6 +278,7 @@ class World:
     stalls: int
     step_failures: int
     image_failures: int
+    copy_failures: int
     drains: int
     submitted: int = 0
 
@@ -224,13 +287,22 @@ class World:
             tuple(request.freeze() for request in self.requests),
             self.loop.freeze(),
             self.encoder.freeze(),
-            (self.stalls, self.step_failures, self.image_failures, self.drains, self.submitted),
+            (
+                self.stalls,
+                self.step_failures,
+                self.image_failures,
+                self.copy_failures,
+                self.drains,
+                self.submitted,
+            ),
         )
 
     @classmethod
     def thaw(cls, options: Options, state: tuple[Any, ...]) -> World:
         requests, loop, encoder, counters = state
-        here, mailbox, waiting, running, retiring, flights, held, reserved, window = loop
+        here, mailbox, waiting, running, parked, retiring, saving, work, flights, held, reserved, window = (
+            loop
+        )
         return cls(
             options,
             [Request(n, options.shapes[n], *fields) for n, fields in enumerate(requests)],
@@ -240,7 +312,10 @@ class World:
                 mailbox,
                 waiting,
                 dict(running),
+                parked,
                 retiring,
+                saving,
+                work,
                 flights,
                 dict(held),
                 dict(reserved),

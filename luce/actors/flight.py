@@ -1,0 +1,45 @@
+"""A step on its way, and the counters of all steps."""
+
+from __future__ import annotations
+
+import attrs
+
+from luce.actors.request import Request
+from luce.engines.seam import StepPlan, Ticket
+
+__all__ = ["Flight", "StepMetrics"]
+
+
+@attrs.define
+class StepMetrics:
+    """Counters over the loop's life; read by metrics and tests."""
+
+    steps: int = 0
+    rows: int = 0
+    lanes: int = 0
+    """Sum over steps of requests in the step: lanes / steps is the mean batch."""
+    max_lanes: int = 0
+    device_seconds: float = 0.0
+    saves: int = 0
+    """Slots saved to host memory under pressure."""
+    drops: int = 0
+    """Slots dropped under pressure, to be computed again."""
+    resumes: int = 0
+
+
+@attrs.frozen(eq=False)
+class Flight:
+    """A launched step that is not collected yet."""
+
+    plan: StepPlan
+    ticket: Ticket
+    requests: tuple[Request, ...]
+    """Per segment, who it belongs to."""
+    moving: tuple[Request, ...]
+    """Per work item, who it belongs to."""
+    slots: frozenset[int] = attrs.field(init=False)
+    """That it touches."""
+
+    def __attrs_post_init__(self) -> None:
+        touched = [segment.slot for segment in self.plan.segments] + [work.slot for work in self.plan.work]
+        object.__setattr__(self, "slots", frozenset(touched))

@@ -1,0 +1,64 @@
+"""The step loop's world as the policy sees it: one immutable picture for each plan."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from luce.scheduling.state import Lane, LoopState, Parked, Waiting
+
+if TYPE_CHECKING:
+    from luce.actors.step_loop import StepLoop
+
+__all__ = ["freeze"]
+
+
+def freeze(loop: StepLoop, *, run_ahead: bool) -> LoopState:
+    """What :func:`luce.scheduling.plan.plan` decides on. Costs what the slots cost, however many wait."""
+    memory = loop.memory
+    busy = {slot for flight in loop.flights for slot in flight.slots}
+    busy.update(work.slot for work, _ in memory.work)
+    continuing = {s.slot for flight in loop.flights for s in flight.plan.segments if s.sample}
+    leaving = loop.retiring | loop.saving
+    available = memory.pool.available
+    # Who may give way is only asked when somebody may have to: host memory is looked up for it.
+    pressed = available < len(loop.running)
+    room = memory.room_to_save() if pressed else 0
+    return LoopState(
+        limits=loop.limits,
+        lanes=tuple(
+            Lane(
+                slot=slot,
+                order=request.order,
+                next_row=request.next_row,
+                prompt_rows=request.prompt_rows,
+                ready_rows=request.ready_rows,
+                last_row=request.row_limit - 1,
+                covered_rows=memory.covered_rows(request),
+                runnable=request.runnable,
+                in_flight=slot in continuing,
+                busy=slot in busy,
+                can_save=pressed and request.savable and memory.save_cost(request) <= room,
+                can_drop=pressed and request.droppable,
+            )
+            for slot, request in loop.running.items()
+            if slot not in leaving
+        ),
+        waiting=tuple(
+            Waiting(key, memory.entry_blocks(request))
+            for key, request in islice(loop.waiting.items(), len(memory.free_slots))
+        ),
+        free_slots=memory.free_slots,
+        available_blocks=available,
+        returning_blocks=memory.returning_blocks(loop.running[slot] for slot in loop.retiring - loop.saving),
+        parked=_oldest_parked(loop),
+        admitting=loop.machine.active("open"),
+        run_ahead=run_ahead,
+    )
+
+
+def _oldest_parked(loop: StepLoop) -> tuple[Parked, ...]:
+    if not loop.parked:
+        return ()
+    key = min(loop.parked)
+    return (Parked(key, loop.memory.entry_blocks(loop.parked[key])),)

@@ -1,0 +1,195 @@
+"""The loop's slots, blocks and stored states: who has them, and the engine work that moves them.
+
+Passive and owned by the step loop alone. What belongs to one request (slot, hold, saved state) is kept on the request;
+here is what is shared: the block pool, the free slots, the work for the next plan, and the host memory in use.
+
+A request that is saved keeps slot and blocks until the copy is done; one that is restored has both from the start of
+the copy. Neither is looked at by the policy in between: its lane is missing or may not run.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from typing import cast
+
+from luce.actors.request import Request, SavedState
+from luce.compute.host_memory import available_bytes
+from luce.engines.seam import Engine, Segment, SlotWork, StoresStates, WorkKind, WorkOutcome
+from luce.scheduling.block_pool import BlockPool, blocks_for
+from luce.scheduling.holds import Hold
+
+__all__ = ["SlotMemory", "WorkItem"]
+
+WorkItem = tuple[SlotWork, Request]
+
+
+class SlotMemory:
+    """Args:
+    engine: opens and closes slots, keeps stored states.
+    park_bytes: host memory that saved slots may take; None is a quarter of what is free, looked up at every save.
+    """
+
+    def __init__(self, engine: Engine, park_bytes: int | None) -> None:
+        self.engine = engine
+        self.capabilities = engine.capabilities
+        self.pool = BlockPool(self.capabilities.num_blocks, self.capabilities.block_size)
+        self.saved_bytes = 0
+        """Host memory that saved slots take, those being copied included."""
+        self.work: list[WorkItem] = []
+        """For the next plan."""
+        self._leaving: dict[int, int] = {}
+        """Slots that are being saved, and how many blocks come free with them."""
+        self._park_bytes = park_bytes
+        self._free_slots = list(range(self.capabilities.num_slots - 1, -1, -1))
+        self._handles = itertools.count()
+
+    @property
+    def free_slots(self) -> tuple[int, ...]:
+        """In the order in which they are to be given out."""
+        return tuple(reversed(self._free_slots))
+
+    # -- slots ----------------------------------------------------------------------------------------------------
+
+    def entry_blocks(self, request: Request) -> int:
+        """Blocks that a request without a slot is promised when it gets one: its rows so far and one block more, or
+        all that it can ever need when it could not be computed again (invariant I12)."""
+        size = self.capabilities.block_size
+        most = blocks_for(request.row_limit, size)
+        if not request.recomputable:
+            return most
+        rows = request.saved.position if request.saved is not None else request.prompt_rows
+        return min(blocks_for(rows, size) + 1, most)
+
+    def open(self, request: Request, slot: int) -> None:
+        """Give a request a slot and the promise of its blocks. Policy has checked that both are there."""
+        hold = self.pool.allocate(0, request.submission.id)
+        self.pool.reserve(hold, self.entry_blocks(request))
+        self._free_slots.remove(slot)
+        request.slot, request.hold = slot, hold
+        self.engine.open(slot, request.spec)
+
+    def close(self, request: Request) -> None:
+        """Take slot and blocks back. No row and no work of it is in flight."""
+        self.pool.release(_hold(request))
+        self._close_slot(request)
+
+    def _close_slot(self, request: Request) -> None:
+        assert request.slot is not None
+        self.engine.close(request.slot)
+        self._free_slots.append(request.slot)
+        request.slot = request.hold = None
+
+    def tables(self, segments: Iterable[Segment], requests: Iterable[Request]) -> tuple[tuple[int, ...], ...]:
+        """Block tables that cover the segments; what is missing is allocated, for all or for none."""
+        size = self.capabilities.block_size
+        holds = [_hold(request) for request in requests]
+        growth = []
+        for segment, hold in zip(segments, holds, strict=True):
+            missing = blocks_for(segment.start + segment.count, size) - len(hold)
+            if missing > 0:
+                growth.append((hold, missing))
+        if growth:
+            self.pool.extend_all(growth)
+        return tuple(hold.table for hold in holds)
+
+    def covered_rows(self, request: Request) -> int:
+        hold = _hold(request)
+        return max(len(hold), hold.reserved) * self.capabilities.block_size
+
+    def end(self, request: Request) -> None:
+        """A request has ended: it holds nothing any more. No row and no work of it is in flight."""
+        kinds = [work.kind for work, owner in self.work if owner is request]
+        self.work = [item for item in self.work if item[1] is not request]
+        if WorkKind.SAVE in kinds:  # the copy will never be made
+            self._end_save(request)
+        elif request.slot is not None:
+            self.close(request)
+        self.forget_state(request)
+
+    def take_work(self) -> list[WorkItem]:
+        """What the next plan has to do first."""
+        work, self.work = self.work, []
+        return work
+
+    def check_integrity(self, running: Iterable[Request]) -> None:
+        """Every block is free, cached or somebody's, and every slot free or somebody's (invariants I1, I2)."""
+        holds, slots = [], list(self._free_slots)
+        for request in running:
+            assert request.slot is not None
+            holds.append(_hold(request))
+            slots.append(request.slot)
+        self.pool.check_integrity(holds)
+        assert sorted(slots) == list(range(self.capabilities.num_slots)), slots
+
+    # -- parking --------------------------------------------------------------------------------------------------
+
+    def returning_blocks(self, ending: Iterable[Request]) -> int:
+        """Blocks that come free by themselves: of slots that are being saved, and of ``ending`` requests."""
+        held = (request.hold for request in ending)
+        return sum(self._leaving.values()) + sum(self.pool.gain(hold) for hold in held if hold is not None)
+
+    def room_to_save(self) -> int:
+        """Host bytes that further saves may take now."""
+        if not self.capabilities.parking:
+            return 0
+        if self._park_bytes is not None:
+            return self._park_bytes - self.saved_bytes
+        return (available_bytes() or 0) // 4
+
+    def save_cost(self, request: Request) -> int:
+        """Host bytes that saving this request takes now."""
+        return self.capabilities.saved_bytes(request.next_row)
+
+    def begin_save(self, request: Request) -> None:
+        """The next plan copies the slot out; :meth:`end_save` follows."""
+        assert request.slot is not None
+        position = request.next_row
+        state = SavedState(next(self._handles), position, self.capabilities.saved_bytes(position))
+        self.saved_bytes += state.nbytes
+        request.saved = state
+        hold = _hold(request)
+        self._leaving[request.slot] = self.pool.gain(hold) - hold.owed
+        self.pool.begin_save(hold)
+        self.work.append((SlotWork(WorkKind.SAVE, request.slot, position, state.handle), request))
+
+    def begin_restore(self, request: Request, slot: int) -> None:
+        """The next plan copies the saved state into ``slot``; :meth:`end_restore` follows."""
+        state = request.saved
+        assert state is not None
+        self.open(request, slot)
+        hold = _hold(request)
+        self.pool.extend(hold, blocks_for(state.position, self.capabilities.block_size))
+        self.work.append(
+            (SlotWork(WorkKind.RESTORE, slot, state.position, state.handle, hold.table), request)
+        )
+
+    def end_save(self, request: Request, outcome: WorkOutcome) -> None:
+        """The copy is done, well or not: slot and blocks are free again."""
+        self._end_save(request)
+        if outcome.error is not None:
+            self.forget_state(request)
+
+    def _end_save(self, request: Request) -> None:
+        assert request.slot is not None
+        del self._leaving[request.slot]
+        self.pool.saved(_hold(request))
+        self._close_slot(request)
+
+    def end_restore(self, request: Request, outcome: WorkOutcome) -> None:
+        """The state is in its slot, or the slot is given back; the saved one is not needed any more either way."""
+        self.forget_state(request)
+        if outcome.error is not None:
+            self.close(request)
+
+    def forget_state(self, request: Request) -> None:
+        """Give the host memory of a saved state back, if there is one."""
+        if request.saved is not None:
+            cast(StoresStates, self.engine).discard(request.saved.handle)
+            self.saved_bytes -= request.saved.nbytes
+            request.saved = None
+
+
+def _hold(request: Request) -> Hold:
+    assert request.hold is not None, f"request {request.submission.id} holds no blocks"
+    return request.hold
