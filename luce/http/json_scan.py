@@ -22,6 +22,9 @@ MAX_DIGITS = 309
 """Of a whole number: the largest double has so many. Python's reader of integers is quadratic in them."""
 
 _TOO_LONG = re.compile(rb"[0-9]{%d}" % (MAX_DIGITS + 1))
+_CHARACTERS = re.compile(rb'(?:[^"\\]+|\\.)*+', re.DOTALL)
+_BACKSLASH = 0x5C
+_PICTURE = re.compile(rb"\s{0,16}data:", re.IGNORECASE)
 _PIECE = 1 << 16
 """Bytes that are worked on in one step."""
 
@@ -54,97 +57,80 @@ def scan(data: bytes | bytearray, limits: Limits, what: str) -> Scan:
     Raises:
         RequestError: more than ``limits`` allow, named as ``what``.
     """
-    walk = _Walk(limits, what)
-    start = 0
+    most = len(data) if limits.plain_bytes is None else limits.plain_bytes
+    walk, start = _Walk(limits, most, what), 0
     while (quote := data.find(b'"', start)) >= 0:
-        walk.outside(data, start, quote)
-        end, escaped = _end_of_string(data, quote + 1)
-        if not escaped and end - quote > 256 and data[quote + 1 : quote + 6].lower() == b"data:":
-            walk.picture()
-        else:
-            walk.string(data, quote, end)
+        end, escaped = _end_of_string(data, quote + 1, most)
+        picture = not escaped and end - quote > 256 and _PICTURE.match(data, quote + 1) is not None
+        walk.take(data, start, quote + 1)
+        walk.bare += b'"' if picture else b""
+        if not picture:
+            walk.take(data, quote + 1, end, marked=False)
         start = end
-    walk.outside(data, start, len(data))
+    walk.take(data, start, len(data))
     walk.check()
     return Scan(bytes(walk.bare), walk.names, walk.long_number)
 
 
-def _end_of_string(data: bytes | bytearray, start: int) -> tuple[int, bool]:
-    """(the place behind the closing quote, whether a quote was escaped before it)."""
-    place, escaped = start, False
-    while (quote := data.find(b'"', place)) >= 0:
-        if not _backslashes(data, start, quote) % 2:
-            return quote + 1, escaped
-        place, escaped = quote + 1, True
-    return len(data), escaped
+def _end_of_string(data: bytes | bytearray, start: int, most: int) -> tuple[int, bool]:
+    """(the place behind the closing quote, whether a backslash stood before the first quote).
 
-
-def _backslashes(data: bytes | bytearray, start: int, end: int) -> int:
-    """How many backslashes stand directly before ``end``."""
-    if end == start or data[end - 1] != 0x5C:
-        return 0
-    width = 64
-    while True:
-        part = data[max(start, end - width) : end]
-        run = len(part) - len(part.rstrip(b"\\"))
-        if run < len(part) or end - width <= start:
-            return run
-        width *= 2
+    A string with such backslashes is looked at no further than ``most`` bytes.
+    """
+    quote = data.find(b'"', start)
+    if quote < 0:
+        return len(data), False
+    if quote == start or data[quote - 1] != _BACKSLASH:
+        return quote + 1, False
+    place = start
+    while place < len(data) - 1 and place - start <= most:
+        found = _CHARACTERS.match(data, place, place + _PIECE)
+        assert found is not None
+        place = found.end()
+        if data[place : place + 1] == b'"':
+            return place + 1, True
+    return (place if place - start > most else len(data)), True
 
 
 class _Walk:
     """What was counted so far. Checked piece by piece, so that a hostile text ends early."""
 
-    def __init__(self, limits: Limits, what: str) -> None:
+    def __init__(self, limits: Limits, most: int, what: str) -> None:
         self.bare = bytearray()
         self.names = 0
         self.long_number = False
         self._limits = limits
+        self._most = most
         self._what = what
         self._marks = bytearray()
         """Text outside strings that is not counted yet, a quote for every string."""
         self._values = 0
         self._strings = 0
 
-    def outside(self, data: bytes | bytearray, start: int, end: int) -> None:
-        while start < end:
-            piece = data[start : min(end, start + _PIECE)]
-            self._marks += piece
-            self.bare += piece
-            start += len(piece)
-            if len(self._marks) >= _PIECE:
-                self.check()
-
-    def string(self, data: bytes | bytearray, start: int, end: int) -> None:
-        self._strings += 1
-        self._marks += b'"'
+    def take(self, data: bytes | bytearray, start: int, end: int, *, marked: bool = True) -> None:
+        """Take in a stretch: one outside strings, to the quote that opens one, or one within."""
         for place in range(start, end, _PIECE):
-            self.bare += data[place : min(end, place + _PIECE)]
-            if len(self.bare) >= _PIECE:
-                self._check_size()
-
-    def picture(self) -> None:
-        self._strings += 1
-        self._marks += b'"'
-        self.bare += b'""'
+            piece = data[place : min(end, place + _PIECE)]
+            self.bare += piece
+            if marked:
+                self._marks += piece
+            if len(self._marks) >= _PIECE or len(self.bare) > self._most:
+                self.check()
 
     def check(self) -> None:
         marks = self._marks
         self._values += sum(marks.count(mark) for mark in (b"[", b"{", b","))
+        self._strings += marks.count(b'"')
         self.names += marks.count(b":")
         self.long_number = self.long_number or _TOO_LONG.search(marks) is not None
         # A number may go on behind the piece: its digits are kept, and hold nothing else that is counted.
         kept = len(marks) - len(marks.rstrip(b"0123456789"))
         del marks[: len(marks) - min(kept, MAX_DIGITS)]
-        self._check_size()
+        if len(self.bare) > self._most:
+            raise RequestError(
+                f"{self._what} holds over {self._most} bytes beside its pictures; {self._limits.plain_reason}",
+                code="context_length_exceeded",
+            )
         # Every string of a text that is JSON stands behind one of the marks, a name before one more.
         if max(self._values, self._strings // 2 - 1) > self._limits.values:
             raise RequestError(f"{self._what} holds over {self._limits.values} values")
-
-    def _check_size(self) -> None:
-        most = self._limits.plain_bytes
-        if most is not None and len(self.bare) > most:
-            raise RequestError(
-                f"{self._what} holds over {most} bytes beside its pictures; {self._limits.plain_reason}",
-                code="context_length_exceeded",
-            )

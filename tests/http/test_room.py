@@ -130,8 +130,12 @@ async def test_text_is_not_counted_as_values_and_pictures_not_as_text() -> None:
         assert "at least" in error["message"]  # the context's refusal, after parsing
         async with server.http() as client:
             assert (await client.post("/v1/chat/completions", json=spaced)).status_code == 200
-        error = await check(server, json.dumps(large).encode(), URL)
-        assert "not a picture" in error["message"]  # the decoder's refusal
+        for form in (
+            large,
+            {"messages": json.loads(json.dumps(large["messages"]).replace("data:", " Data:"))},
+        ):
+            error = await check(server, json.dumps(form).encode(), URL)
+            assert "not a picture" in error["message"]  # the decoder's refusal
 
 
 async def test_hopelessly_long_text_is_not_tokenized() -> None:

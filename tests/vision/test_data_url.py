@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import random
 
 import pytest
 from hypothesis import given
@@ -89,3 +90,15 @@ def test_anything_is_bytes_or_a_fault(text: str) -> None:
             assert isinstance(parse_data_url(url), bytes)
         except RequestError:
             pass
+
+
+@pytest.mark.parametrize("line", [None, 76, 7])
+def test_long_data_are_joined_from_their_pieces(line: int | None) -> None:
+    data = random.Random(3).randbytes(1_000_001)
+    text = base64.b64encode(data).decode()
+    if line is not None:
+        text = "\n".join(text[start : start + line] for start in range(0, len(text), line))
+    assert parse_data_url(f"data:image/png;base64,{text}") == data
+    for place, wrong in ((700_000, "="), (len(text) - 9, "é"), (300_000, "!")):
+        with pytest.raises(RequestError, match="outside the alphabet"):
+            parse_data_url(f"data:image/png;base64,{text[:place]}{wrong}{text[place + 1 :]}")
