@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from luce.engines.seam import SlotSpec, SlotWork
-from tests.engines.harness import Driver
+from tests.engines.harness import Driver, new_engine
+from tests.engines.models import tiny_model
 from tests.engines.requests import Request, adopted, capture, do, prompt, restored, save, step
 
 
@@ -105,8 +106,22 @@ class Crowd:
         self.driver.free([block for block in entry.blocks if block not in still])
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(5))
 def test_any_chain_of_everything(driver: Driver, seed: int) -> None:
+    chain(driver, seed)
+
+
+@pytest.mark.parametrize(("seed", "block_size"), [(5, 24), (6, 128), (9, 7)])
+def test_blocks_of_other_sizes(seed: int, block_size: int) -> None:
+    engine = new_engine(*tiny_model(), block_size=block_size, num_blocks=2000 // block_size)
+    try:
+        chain(Driver(engine), seed)
+    finally:
+        engine.shutdown()
+
+
+def chain(driver: Driver, seed: int) -> None:
+    """Every action five times, in any order, with steps of any requests between."""
     crowd = Crowd(driver, seed)
     specs = [prompt(crowd.random.randrange(8)) for _ in range(2)]
     sequences = [Request(driver, spec, crowd.slot()) for spec in [*specs, specs[0]]]

@@ -50,6 +50,26 @@ def test_capture_adopt_and_go_on(driver: Driver, position: int) -> None:
     driver.free(kept)
 
 
+def test_pictures_below_an_adopted_position_need_no_rows(driver: Driver) -> None:
+    """Nothing is encoded again for a prefix that is there; a picture after it is waited for as ever."""
+    spec = prompt(0)
+    source = Request(driver, spec, 0)
+    source.advance(40)
+    taken = capture(source)
+    do(driver, taken)
+    bare = attrs.evolve(spec, image_rows=[None, None])
+    other = Request(driver, bare, 1)
+    do(driver, adopted(other, taken, source.opened.blocks))
+    other.advance(15)
+    (early,) = driver.step([Rows(other.opened, 55, 10, sample=False)])
+    assert early.error == "image 1 has no rows for its 3 positions yet"
+    bare.image_rows[1] = spec.image_rows[1]
+    other.finish()
+    tokens, logits = alone(spec)
+    assert other.tokens == tokens
+    assert all(same_bits(row, logits[position]) for position, row in other.logits.items())
+
+
 def test_capture_in_an_answer_and_adopt_in_the_next_turn(driver: Driver) -> None:
     """The next turn's prompt begins with the last one's prompt and answer, generated positions included."""
     source = Request(driver, prompt(2), 2)

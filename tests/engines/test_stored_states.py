@@ -302,7 +302,7 @@ def test_a_segment_commits_what_the_seam_says(driver: Driver) -> None:
     """Segments of any size: the engine holds the very position that policy computes from the segment."""
     pick = random.Random(4)
     seen = set()
-    for slot in range(40):
+    for slot in range(16):
         request = Request(driver, prompt(2), slot % 4)
         while request.row < 200:
             rows = request.next_rows(pick.choice([1, 3, 63, 64, 65, 90, 127, 200]))
