@@ -130,7 +130,7 @@ class Encoder:
         return [Job(request, image) for image in range(len(rows)) if rows[image] is None]
 
     def _start_next(self, nursery: trio.Nursery) -> None:
-        self.job = None
+        self.job = self._result = None
         if self.machine.active("encoding"):
             self.job = self.queue.popleft()
             nursery.start_soon(self._run_job, self.job)
@@ -142,7 +142,8 @@ class Encoder:
             self._result = await self._encode(image)
             event = "image.done"
         except LuceError as error:
-            self._result, event = error, "image.failed"
+            # Its client may keep the error for long; the frames of a traceback hold the picture.
+            self._result, event = error.with_traceback(None), "image.failed"
         except Exception as error:
             log.exception("encoding image %d of request %s failed", job.image, job.request.submission.id)
             self._result = DeviceError(f"encoding image {job.image} failed: {type(error).__name__}")

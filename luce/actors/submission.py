@@ -33,6 +33,10 @@ class Submission:
     """Keep the matched stop string in the text."""
     skip_special_tokens: bool = True
 
+    def without_pictures(self, prompt: PreparedPrompt) -> Submission:
+        """The same with no pictures in it; ``prompt`` is its prompt without them."""
+        return attrs.evolve(self, images=(), prompt=prompt)
+
 
 @attrs.frozen(eq=False)
 class Handle:
