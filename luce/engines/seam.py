@@ -180,14 +180,15 @@ class SlotWork:
 
     RESTORE and ADOPT make the slot's next segment start at ``position``. They need a slot that was opened and has no
     rows yet; the state under ``handle`` must have been stored at ``position``, for the same token ids and M-RoPE
-    positions (engines check these; pictures are the caller's to compare). The handle stays. The slot may be opened
-    with the spec of the saved one or with :meth:`SlotSpec.with_generated` of it.
+    positions (engines check these; pictures are the caller's to compare). The handle stays. To be restored, the slot
+    may be opened with the spec of the saved one or with :meth:`SlotSpec.with_generated` of it. An adopted position
+    leaves at least one prompt row to compute. Images that end before ``position`` need no rows.
     """
 
     kind: WorkKind
     slot: int
     position: int
-    """Rows before it are stored, or there afterwards."""
+    """Rows before it are stored, or there afterwards. At least 1."""
     handle: int
     """Name of the stored state, chosen by whoever makes the plan and never used for another one."""
     blocks: tuple[int, ...] = ()
