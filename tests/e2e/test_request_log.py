@@ -14,7 +14,7 @@ def test_every_request_is_a_line_on_standard_error(tiny_model: Path) -> None:
     with serving(tiny_model) as server:
         usage = post(server, body("Not to be logged", url(picture(32, 32)), max_tokens=5)).json()["usage"]
         assert post(server, {"messages": []}).status_code == 400
-        until(lambda: sum(" luce.requests: " in line for line in server.lines) == 2)
+        until(lambda: sum(" luce.requests: " in line for line in server.lines) == 2, 20)
         text = "\n".join(server.lines)
     answered, refused = re.findall(r"^\S+ \S+ INFO luce\.requests: (.*)$", text, re.MULTILINE)
     assert re.fullmatch(

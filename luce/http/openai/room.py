@@ -81,7 +81,7 @@ CHARACTERS, CHARACTERS_PER_TOKEN = 16_384, 32
 """Text that is looked at, at most: far more than a context holds (about four characters a token)."""
 ESCAPED, BESIDE = 6, 1 << 20
 """Bytes of a character that is written ``\\u4e00``, and bytes for all that is no text: names, numbers, blanks."""
-VALUES = 200_000
+VALUES = 100_000
 """A message takes about five, a tool about a hundred."""
 
 
