@@ -18,11 +18,18 @@ from luce.cli.flags import FILE, ConfigFlags
 from luce.compute.blas import pin_blas
 from luce.compute.host_memory import available_bytes
 from luce.compute.selfcheck import check_operators
-from luce.engines.load_model import LoadOptions, demo_model, load_engine, open_model
+from luce.engines.load_model import (
+    LoadOptions,
+    OpenedModel,
+    check_free,
+    demo_model,
+    load_engine,
+    open_model,
+)
 from luce.engines.qwen35.engine import Qwen35Engine
 from luce.engines.qwen35.memory import format_bytes
 from luce.engines.seam import RowSource, Segment, SegmentKind, SlotSpec, StepPlan
-from luce.errors import DeviceError, LuceError
+from luce.errors import DeviceError, LuceError, printable
 
 __all__ = ["Finding", "alone_and_beside", "doctor"]
 
@@ -55,7 +62,7 @@ def doctor(
     for finding in examine(model):
         mark = "[green]ok[/]   " if finding.good else "[red]FAIL[/] "
         console.print(mark, end="")
-        console.print(f"{finding.name:<12} {finding.text}", markup=False)
+        console.print(f"{finding.name:<12} {printable(finding.text)}", markup=False)
         good = good and finding.good
     return 0 if good else 1
 
@@ -68,7 +75,10 @@ def examine(model: Path | None) -> Iterator[Finding]:
     yield Finding("memory", "unknown" if free is None else f"{format_bytes(free)} free")
     yield _checked("device", lambda: str(pin_blas()))
     yield _checked("operators", _operators)
-    yield _checked("exactness", lambda: _exactness(model))
+    opened: list[OpenedModel] = []
+    yield _checked("model", lambda: _open(model, opened))
+    if opened:
+        yield _checked("exactness", lambda: _exactness(opened[0]))
 
 
 def _checked(name: str, check: Callable[[], str]) -> Finding:
@@ -83,8 +93,15 @@ def _operators() -> str:
     return "numpy's element functions and sums give each row the same bits anywhere"
 
 
-def _exactness(path: Path | None) -> str:
-    opened = open_model(path or demo_model(), LoadOptions(slots=len(ROWS), context=max(ROWS) + 8), chat=False)
+def _open(path: Path | None, opened: list[OpenedModel]) -> str:
+    options = LoadOptions(slots=len(ROWS), context=max(ROWS) + 8)
+    found = open_model(path or demo_model(), options, chat=False, fitting=False)
+    check_free(found.plan, "the self-test of this model")
+    opened.append(found)
+    return f"{found.name} from {found.files.path}"
+
+
+def _exactness(opened: OpenedModel) -> str:
     engine = load_engine(opened)
     try:
         different = alone_and_beside(engine)

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
+import attrs
 import msgspec
 import numpy as np
 from cyclopts import Parameter
@@ -16,7 +17,7 @@ from luce.cli.flags import FILE, ConfigFlags
 from luce.cli.inputs import read_file
 from luce.cli.loading_progress import loading_progress
 from luce.cli.outputs import check_writable, same_file, writing
-from luce.engines.load_model import LoadOptions, load_engine, open_model
+from luce.engines.load_model import LoadOptions, OpenedModel, check_free, load_engine, open_model
 from luce.engines.qwen35.engine import Qwen35Engine
 from luce.engines.qwen35.prompt import Prompt, PromptBuilder
 from luce.engines.seam import PatchImage, SlotSpec
@@ -81,16 +82,14 @@ def logits(
             raise ConfigError(f"{out} is {what}; name another file to write", flag="--out")
     check_writable(out, "--out")
     asked = read_request(request)
-    opened = open_model(
-        model, LoadOptions(mmproj=mmproj, slots=1, context=1), chat=asked.messages is not None
-    )
+    chat = asked.messages is not None
+    options = LoadOptions(mmproj=mmproj, slots=1, context=1)
+    opened = open_model(model, options, chat=chat, fitting=False)
     with _naming(request):
         prompt = build_prompt(asked, opened.prompts, request.parent)
-    opened = open_model(
-        model,
-        LoadOptions(mmproj=mmproj, slots=1, context=len(prompt.token_ids)),
-        chat=asked.messages is not None,
-    )
+    count = len(prompt.token_ids)
+    opened = open_model(model, attrs.evolve(options, context=count), chat=chat, fitting=False)
+    check_free(opened.plan, f"a prompt of {count} tokens", output_bytes(opened, count))
     console = Console(stderr=True, soft_wrap=True, highlight=False)
     with loading_progress(opened.name, console) as progress:
         engine = load_engine(opened, progress)
@@ -102,6 +101,13 @@ def logits(
         np.savez(file, allow_pickle=False, **arrays)
     shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in arrays.items())
     console.print(f"{out}: {shapes}", markup=False)
+
+
+def output_bytes(opened: OpenedModel, rows: int) -> int:
+    """What the pass itself takes beside the plan: a pool of its own, logits, and the rows that leave every layer."""
+    text, parts = opened.config.text, opened.plan.parts
+    values = text.vocab_size + text.num_layers * text.hidden
+    return parts["KV blocks"] + parts["recurrent state"] + 4 * rows * values
 
 
 def read_request(path: Path) -> LogitsRequest:

@@ -17,9 +17,15 @@ from luce.engines.loaded import GenerationDefaults, LoadedModel
 from luce.engines.qwen35.config import Qwen35Config
 from luce.engines.qwen35.engine import Qwen35Engine
 from luce.engines.qwen35.loading import LoadProgress, check_tensors, load_config, load_weights
-from luce.engines.qwen35.memory import MemoryOptions, MemoryPlan, check_budget, plan_memory
+from luce.engines.qwen35.memory import (
+    MemoryOptions,
+    MemoryPlan,
+    check_budget,
+    format_bytes,
+    plan_memory,
+)
 from luce.engines.qwen35.prompt import PromptBuilder
-from luce.errors import ConfigError, ModelFileError
+from luce.errors import ConfigError, DeviceError, ModelFileError
 from luce.text.chat_template import ChatTemplate
 from luce.text.tokenizer import Tokenizer
 from luce.vision.preprocess import Preprocessor
@@ -29,6 +35,7 @@ __all__ = [
     "LoadOptions",
     "OpenedModel",
     "check_fits",
+    "check_free",
     "demo_model",
     "load_engine",
     "load_model",
@@ -120,7 +127,7 @@ def open_model(
 
     Args:
         chat: a tokenizer and a chat template are needed (`luce logits` does without).
-        fitting: it must fit into memory; False leaves :func:`check_fits` to the caller.
+        fitting: it must fit into memory; False leaves :func:`check_fits` or :func:`check_free` to the caller.
 
     Raises:
         ModelFileError: a file is missing, malformed or not of a kind that luce serves.
@@ -218,8 +225,26 @@ def check_fits(config: Qwen35Config, plan: MemoryPlan, max_memory: int | None) -
     """Refuse a plan that is over ``max_memory`` bytes, or over what the machine has free.
 
     Raises:
-        ConfigError: names ``--max-memory`` and says what would fit.
+        ConfigError: names ``--max-memory`` where it was given, and says what would fit.
     """
     budget = max_memory if max_memory is not None else available_bytes()
     if budget is not None:
-        check_budget(config, plan, budget)
+        check_budget(config, plan, budget, free=max_memory is None)
+
+
+def check_free(plan: MemoryPlan, what: str, more: int = 0) -> None:
+    """The same for tools that choose slots and context themselves.
+
+    Args:
+        what: needs the memory.
+        more: bytes that it takes beside the plan once the model is loaded.
+
+    Raises:
+        DeviceError: the machine has not that much free.
+    """
+    needed, free = max(plan.peak, plan.serving + more), available_bytes()
+    if free is not None and needed > free:
+        raise DeviceError(
+            f"{what} needs {needed:,} bytes of memory ({format_bytes(needed)}), {needed - free:,} more than the "
+            f"{free:,} free"
+        )

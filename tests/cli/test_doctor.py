@@ -20,9 +20,19 @@ def test_doctor_finds_this_machine_good(folder: Path) -> None:
 
 
 def test_doctor_names_a_model_that_cannot_be_read(tmp_path: Path) -> None:
+    """The machine is not to blame: its exactness is not spoken of."""
     findings = {finding.name: finding for finding in examine(tmp_path / "none")}
-    assert not findings["exactness"].good
-    assert "does not exist" in findings["exactness"].text
+    assert [name for name, finding in findings.items() if not finding.good] == ["model"]
+    assert findings["model"].text == f"{tmp_path / 'none'}: does not exist"
+    assert "exactness" not in findings
+
+
+def test_doctor_says_that_a_model_does_not_fit(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without flags that this command does not have."""
+    monkeypatch.setattr("luce.engines.load_model.available_bytes", lambda: 1000)
+    (found,) = [finding for finding in examine(folder) if not finding.good]
+    assert found.name == "model" and found.text.startswith("the self-test of this model needs ")
+    assert found.text.endswith(" more than the 1,000 free") and "--" not in found.text
 
 
 def test_self_test_sees_a_difference(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -160,6 +160,27 @@ def test_an_output_that_was_there_is_kept_when_the_request_is_wrong(folder: Path
     assert (tmp_path / "x.npz").read_bytes() == b"old"
 
 
+def test_what_does_not_fit_into_memory_is_known_before_anything_is_loaded(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Logits of every row are the most of it: the model alone would fit. No flag is named that is not there."""
+    options = LoadOptions(slots=1, context=1000)
+    plan = open_model(folder, options).plan
+    monkeypatch.setattr("luce.engines.load_model.available_bytes", lambda: plan.needed + 1_000_000)
+    monkeypatch.setattr("luce.cli.logits.load_engine", lambda *_: pytest.fail("it was loaded"))
+    (tmp_path / "r.json").write_text(json.dumps({"ids": [1] * 1000}))
+    with pytest.raises(SystemExit) as ended:
+        command.main(
+            ["logits", str(folder), "--request", str(tmp_path / "r.json"), "--out", str(tmp_path / "x.npz")]
+        )
+    err = capsys.readouterr().err
+    assert (ended.value.code, err.count("\n")) == (1, 1)
+    assert err.startswith("luce: a prompt of 1000 tokens needs ") and "--" not in err
+    monkeypatch.undo()
+    asked = {"ids": [1] * 10}
+    assert logits(folder, tmp_path, asked)["logits"].shape == (10, 320)
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_a_full_disk_is_one_line(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "r.json").write_text('{"ids": [1]}')

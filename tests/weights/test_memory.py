@@ -157,6 +157,9 @@ def test_budget_for_three_slots_names_three() -> None:
         check_budget(config, plan_memory(config, asked), three)
     with pytest.raises(ConfigError, match="the model and one slot alone need"):
         check_budget(config, plan_memory(config, asked), 1000)
+    with pytest.raises(ConfigError, match=r"^64 slots of .* more than the 1,000 free; ") as caught:
+        check_budget(config, plan_memory(config, asked), 1000, free=True)
+    assert caught.value.flag is None, "nobody gave one"
 
 
 def test_printed_plan_has_every_part_and_the_total() -> None:

@@ -166,8 +166,11 @@ def plan_memory(config: Qwen35Config, options: MemoryOptions) -> MemoryPlan:
     return MemoryPlan(options, tuple(arrays), tuple(released_arrays(text, config.vision)), tuple(requested))
 
 
-def check_budget(config: Qwen35Config, plan: MemoryPlan, budget: int) -> None:
+def check_budget(config: Qwen35Config, plan: MemoryPlan, budget: int, *, free: bool = False) -> None:
     """Refuse a plan that needs more than ``budget`` bytes at any time.
+
+    Args:
+        free: the budget is what the machine has free, and not an operator's ``--max-memory``.
 
     Raises:
         ConfigError: gives the exact shortfall and the largest ``--slots`` or ``--context`` that would fit, or the
@@ -191,10 +194,11 @@ def check_budget(config: Qwen35Config, plan: MemoryPlan, budget: int) -> None:
     advice = (
         f"{' or '.join(ways)} would fit" if ways else f"the model and one slot alone need {least:,} bytes"
     )
+    bound = "free" if free else "allowed"
     raise ConfigError(
         f"{options.slots} slots of {options.context} tokens need {plan.needed:,} bytes {when} "
-        f"({format_bytes(plan.needed)}), {shortfall:,} more than the {budget:,} allowed; {advice}",
-        flag="--max-memory",
+        f"({format_bytes(plan.needed)}), {shortfall:,} more than the {budget:,} {bound}; {advice}",
+        flag=None if free else "--max-memory",
     )
 
 
