@@ -19,6 +19,7 @@ __all__ = [
     "COUNT",
     "FILE",
     "NAME",
+    "ROOM",
     "SECONDS",
     "SIZE",
     "ChatModelFlags",
@@ -87,6 +88,8 @@ COUNT = whole(1)
 FILE = Parameter(converter=_path, n_tokens=1, accepts_keys=False)
 SECONDS = Parameter(validator=Number(gt=0, lte=10**9))
 SIZE = Parameter(converter=_size, n_tokens=1, accepts_keys=False, validator=Number(gte=1, lte=2**63 - 1))
+ROOM = Parameter(converter=_size, n_tokens=1, accepts_keys=False, validator=Number(gte=0, lte=2**63 - 1))
+"""A size that may be nothing."""
 NAME = Parameter(validator=_not_empty)
 
 ModelPath = Annotated[

@@ -14,7 +14,18 @@ from cyclopts import Group, Parameter
 from rich.console import Console
 
 from luce.actors.options import ServiceOptions
-from luce.cli.flags import COUNT, NAME, SECONDS, SIZE, ConfigFlags, LogFlags, ModelFlags, ModelPath, whole
+from luce.cli.flags import (
+    COUNT,
+    NAME,
+    ROOM,
+    SECONDS,
+    SIZE,
+    ConfigFlags,
+    LogFlags,
+    ModelFlags,
+    ModelPath,
+    whole,
+)
 from luce.cli.in_process import load_with_progress, opened
 from luce.cli.main import EXIT_STOPPED
 from luce.engines.load_model import OpenedModel
@@ -123,6 +134,15 @@ class SchedulingFlags:
         SECONDS,
         Parameter(group=SCHEDULING, help="Seconds that a request may wait for a slot."),
     ] = SERVICE_DEFAULTS.queue_timeout
+    park_memory: Annotated[
+        int | None,
+        ROOM,
+        Parameter(
+            group=SCHEDULING,
+            help="Host memory for requests that give way when key/value memory runs out, as 2GiB; 0 to have them "
+            "computed again instead; by default a quarter of what is free.",
+        ),
+    ] = SERVICE_DEFAULTS.park_bytes
     depth: Annotated[int, whole(1, 2), Parameter(group=SCHEDULING, help="Steps in flight at once.")] = (
         SERVICE_DEFAULTS.depth
     )
@@ -141,6 +161,7 @@ class SchedulingFlags:
             max_queued=self.queue,
             queue_timeout=self.queue_timeout,
             client_timeout=client_timeout,
+            park_bytes=self.park_memory,
             depth=self.depth,
             drain_timeout=self.drain_timeout,
         )

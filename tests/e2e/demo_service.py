@@ -34,8 +34,9 @@ class Answer:
 
 
 @functools.cache
-def opened(slots: int) -> OpenedModel:
-    return open_model(demo_model(), LoadOptions(slots=slots, context=1024))
+def opened(slots: int, block_size: int = 64, blocks: int | None = None, context: int = 1024) -> OpenedModel:
+    options = LoadOptions(slots=slots, context=context, block_size=block_size, num_blocks=blocks)
+    return open_model(demo_model(), options)
 
 
 def png(pixels: npt.NDArray[np.uint8]) -> bytes:
@@ -81,9 +82,11 @@ async def read_all(service: Service, submissions: Sequence[Submission]) -> list[
 
 
 @asynccontextmanager
-async def serving(slots: int, **options: Any) -> AsyncIterator[Service]:
+async def serving(
+    slots: int, *, block_size: int = 64, blocks: int | None = None, context: int = 1024, **options: Any
+) -> AsyncIterator[Service]:
     """A running service on a fresh engine; it must drain and leave nothing behind."""
-    service = Service(load_model(opened(slots)), ServiceOptions(**options))
+    service = Service(load_model(opened(slots, block_size, blocks, context)), ServiceOptions(**options))
     async with trio.open_nursery() as nursery:
         await nursery.start(service.run)
         yield service

@@ -139,3 +139,44 @@ async def test_sampled_answers_too_depend_on_their_seed_alone() -> None:
     together = await run(4, [0, 1, 2, 3, 4, 5])
     assert await run(1, [0, 1, 2, 3, 4, 5]) == together
     assert len({answer.tokens for answer in together}) > 1, "seeds must matter"
+
+
+def _long_cases() -> list[Case]:
+    """Answers of 30 to 200 tokens, about pictures and not, that outgrow the blocks promised for the prompt."""
+    counts = (make_case("count", index, test=True) for index in range(60))
+    long = [case for case in counts if 250 < len(case.answer) < 450][:3]
+    described = [make_case("many_describe", index, test=True) for index in range(3)]
+    return [case for pair in zip(long, described, strict=True) for case in pair]
+
+
+LONG_CASES = _long_cases()
+
+
+@pytest.fixture(scope="module")
+def long_alone() -> list[Answer]:
+    async def one(case: Case) -> Answer:
+        async with serving(1, prefill_budget=None) as service:
+            return await read(service.submit(submission(service.model, case, "alone")))
+
+    return [trio.run(one, case) for case in LONG_CASES]
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+@pytest.mark.parametrize(
+    ("park_memory", "way"), [(1 << 30, "saved"), (0, "dropped and computed again"), (4_500_000, "both")]
+)
+@pytest.mark.trio
+async def test_parked_answers_are_the_same_to_the_last_bit(
+    long_alone: list[Answer], park_memory: int, way: str, depth: int
+) -> None:
+    """Four slots on memory for about two of the longest: pictures, prompts and half-made answers give way."""
+    async with serving(
+        4, context=640, block_size=16, blocks=40, park_bytes=park_memory, prefill_budget=48, depth=depth
+    ) as service:
+        answers = await read_all(
+            service, [submission(service.model, case, f"r{n}") for n, case in enumerate(LONG_CASES)]
+        )
+        metrics = service.loop.metrics
+    assert answers == long_alone
+    assert (metrics.saves > 0) == (way != "dropped and computed again"), metrics
+    assert metrics.drops > 0 or way == "saved", metrics
