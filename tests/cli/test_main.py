@@ -66,12 +66,15 @@ WHOLE = (
 )
 SECONDS = ("body-timeout", "keep-alive", "idle-timeout", "client-timeout", "queue-timeout", "drain-timeout")
 SIZES = ("max-memory", "max-body", "max-buffered-bodies", "max-image")
+ROOMS = ("park-memory",)
+"""Sizes that may be nothing."""
 HUGE = "9" * 400
 NUMBERS = [
     *(("serve", name, value) for name in WHOLE for value in ("-1", "1.5", "nan", "", HUGE, "9" * 5000)),
     *(("serve", name, "0") for name in WHOLE if name not in ("port", "max-images")),
     *(("serve", name, value) for name in SECONDS for value in ("-1", "0", "nan", "inf", "1e300", "x")),
     *(("serve", name, value) for name in SIZES for value in ("-1", "0", "nan", "0GiB", HUGE, f"{HUGE}TiB")),
+    *(("serve", name, value) for name in ROOMS for value in ("-1", "nan", HUGE, f"{HUGE}TiB")),
     *(("chat", "temperature", value) for value in ("-1", "nan", "inf", "101")),
     *(("chat", "max-tokens", value) for value in ("-1", "0", "1.5", "nan", HUGE)),
     *(("chat", "seed", value) for value in ("0.5", "nan", HUGE, "9223372036854775808")),
@@ -93,7 +96,7 @@ def test_every_numeric_flag_of_serve_is_in_that_list() -> None:
     numeric = {
         a.name[2:] for a in arguments if str(a.hint) in map(str, (int, float, int | None)) and a.name != "*"
     }
-    assert numeric == {*WHOLE, *SECONDS, *SIZES}
+    assert numeric == {*WHOLE, *SECONDS, *SIZES, *ROOMS}
 
 
 @pytest.mark.parametrize(
