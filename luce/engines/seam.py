@@ -75,16 +75,34 @@ class ImageSpan:
 
 @attrs.frozen(eq=False)
 class PatchImage:
-    """One preprocessed picture, ready for the vision tower."""
+    """One preprocessed picture, ready for the vision tower.
 
-    patches: npt.NDArray[np.float32]
-    """[N, 3 * patch * patch], rows in merge-block order, values [channel][y][x] of one frame (spec qwen35 §11)."""
+    It may wait long for its turn, so it holds the 8-bit shades where there are any, a quarter of the numbers that they
+    stand for.
+    """
+
+    values: npt.NDArray[np.float32] | npt.NDArray[np.uint8]
+    """[N, 3 * patch * patch], rows in merge-block order, values [channel][y][x] of one frame (spec qwen35 §11); shades
+    where there is a ``scale``."""
     grid: tuple[int, int]
     """(gh, gw) in patches."""
     digest: bytes
     """Digest of the decoded pixels, size, mode and every preprocessing option (design §7)."""
     num_tokens: int
     """Merged rows that the picture takes in the prompt: gh * gw / merge²."""
+    scale: npt.NDArray[np.float32] | None = None
+    """[3, 256], what each shade of a channel stands for; shared by all pictures of a model."""
+
+    @property
+    def patches(self) -> npt.NDArray[np.float32]:
+        """The numbers that the tower takes, in the shape of ``values``. Made anew at every call from shades."""
+        if self.scale is None:
+            return np.asarray(self.values, np.float32)
+        shades: npt.NDArray[Any] = self.values.reshape(len(self.values), len(self.scale), -1)
+        scaled = np.empty(shades.shape, np.float32)
+        for channel, table in enumerate(self.scale):
+            np.take(table, shades[:, channel], out=scaled[:, channel], mode="clip")
+        return scaled.reshape(self.values.shape)
 
 
 @attrs.define(eq=False)

@@ -67,7 +67,7 @@ class Preprocessor:
         ).astype(np.float32)
 
     def __call__(self, pixels: npt.NDArray[np.uint8], *, field: str = "image") -> PatchImage:
-        """Resize, scale and patchify one picture.
+        """Resize and patchify one picture.
 
         Args:
             pixels: [height, width, 3] RGB.
@@ -78,17 +78,13 @@ class Preprocessor:
         """
         options = self.options
         height, width = self.target(pixels.shape[0], pixels.shape[1], field=field)
-        patches = patchify(resize(pixels, height, width), options.patch_size, options.merge_size)
-        shades = patches.reshape(len(patches), 3, -1)
-        scaled = np.empty(shades.shape, np.float32)
-        for channel, table in enumerate(self._scale):
-            scaled[:, channel] = table[shades[:, channel]]
         grid = (height // options.patch_size, width // options.patch_size)
         return PatchImage(
-            patches=scaled.reshape(len(patches), -1),
+            values=patchify(resize(pixels, height, width), options.patch_size, options.merge_size),
             grid=grid,
             digest=self.digest(pixels),
             num_tokens=grid[0] * grid[1] // options.merge_size**2,
+            scale=self._scale,
         )
 
     def target(self, height: int, width: int, *, field: str = "image") -> tuple[int, int]:

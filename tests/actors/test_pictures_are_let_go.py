@@ -29,7 +29,7 @@ async def answered(service: Service, until: int | None) -> list[weakref.ref[Any]
     """A request with two pictures, read to its end; references to the large things it held."""
     submission = ask(3, tokens=6, images=2)
     held: list[weakref.ref[Any]] = [weakref.ref(image) for image in submission.images]
-    held += [weakref.ref(image.patches) for image in submission.images]
+    held += [weakref.ref(image.values) for image in submission.images]
     handle = service.submit(submission)
     (request,) = service.requests.values()
     del submission

@@ -47,14 +47,16 @@ def planned(arrays: list[ArraySpec]) -> int:
 
 def picture(vision: VisionConfig, grid: tuple[int, int]) -> PatchImage:
     count = grid[0] * grid[1]
-    patches = np.random.default_rng(count).standard_normal((count, 3 * vision.patch_size**2))
-    return PatchImage(patches.astype(np.float32), grid, b"", count // vision.merge_size**2)
+    shades = np.random.default_rng(count).integers(0, 256, (count, 3 * vision.patch_size**2), np.uint8)
+    scale = np.linspace(-1, 1, 768, dtype=np.float32).reshape(3, 256)
+    return PatchImage(shades, grid, b"", count // vision.merge_size**2, scale)
 
 
 SHAPES = {
     "scores are widest": VisionConfig(2, 128, 8, 256, 8, 2, 2, 12, 64),
     "the feed-forward layer is": VisionConfig(2, 128, 2, 1024, 8, 2, 2, 12, 64),
     "the rotation is": VisionConfig(2, 256, 2, 256, 8, 2, 2, 12, 64),
+    "the patches are": VisionConfig(2, 32, 2, 32, 16, 2, 2, 12, 64),
     "as in the bundled model": VisionConfig(2, 192, 3, 768, 16, 2, 2, 48, 256),
 }
 
@@ -146,6 +148,6 @@ def test_prompts() -> None:
     assert 0.95 * taken <= by_name["ids and positions"].nbytes <= taken * 1.05
     assert config.vision is not None
     image = picture(config.vision, (64, 64))
-    assert by_name["patches"].nbytes == image.patches.nbytes * context // image.num_tokens
+    assert by_name["shades"].nbytes == image.values.nbytes * context // image.num_tokens
     rows = VisionTower(config.vision, random_weights(config).vision)(image)  # type: ignore[arg-type]
     assert by_name["image rows"].nbytes == rows.nbytes * context // image.num_tokens

@@ -135,6 +135,7 @@ def test_token_counts_at_pixel_limits(limit: int) -> None:
         assert prepared.num_tokens == prepared.grid[0] * prepared.grid[1] // 4 == rows * columns // 1024
         assert prepared.patches.shape == (prepared.grid[0] * prepared.grid[1], 768)
         assert prepared.patches.dtype == np.float32 and prepared.patches.flags.c_contiguous
+        assert prepared.values.dtype == np.uint8, "a quarter of the memory while it waits"
 
 
 def test_grid_is_height_by_width(family: Preprocessor) -> None:

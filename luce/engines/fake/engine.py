@@ -178,7 +178,7 @@ class FakeEngine:
         return self._encode(image)
 
     def _encode(self, image: PatchImage) -> npt.NDArray[np.float32]:
-        require(len(image.patches) == image.grid[0] * image.grid[1], f"{image.grid} is not the patches' grid")
+        require(len(image.values) == image.grid[0] * image.grid[1], f"{image.grid} is not the patches' grid")
         failure = self._failing_images.get(image.digest)
         if failure is not None:
             raise DeviceError(failure)

@@ -13,7 +13,7 @@ def make_picture(name: bytes, grid: tuple[int, int] = (4, 4), merge: int = 2, pa
     """A picture whose digest is ``name``: ``grid`` patches of zeros, merged ``merge`` x ``merge`` into one row."""
     height, width = grid
     return PatchImage(
-        patches=np.zeros((height * width, 3 * patch * patch), np.float32),
+        values=np.zeros((height * width, 3 * patch * patch), np.float32),
         grid=grid,
         digest=name,
         num_tokens=height * width // merge**2,

@@ -194,21 +194,22 @@ def request_arrays(
     yield ArraySpec("prompts", "ids and positions", (slots, context, 6), "int32")
     if vision is not None:
         patch = vision.in_channels * vision.patch_size**2
-        yield ArraySpec("patches", "patches", (slots, context * vision.merge_size**2, patch))
+        yield ArraySpec("patches", "shades", (slots, context * vision.merge_size**2, patch), "uint8")
         yield ArraySpec("image rows", "image rows", (slots, context, text.hidden))
 
 
 def encoding_arrays(vision: VisionConfig, patches: int) -> Iterator[ArraySpec]:
     """Scratch of one picture of ``patches`` patches on its way through the tower, and tables kept between pictures.
 
-    At its widest a block holds its rows and their norm beside: queries, keys, values, mixed rows and the scores of one
-    group of queries; or, before those, the fused product and its rotated part; or two times the hidden values of the
-    feed-forward layer.
+    At its widest it is the patches while they are made of shades; or rows and norm in a block, and beside them queries, keys, values,
+    mixed rows and the scores of one group of queries; or, before those, the fused product and its rotated part; or two
+    times the hidden values of the feed-forward layer.
     """
     part, dim, heads = "encoding", vision.hidden, vision.heads
     head_dim = dim // heads
     scores = 6 * dim + heads * min(QUERY_ROWS, patches)
-    widest = max(scores, 9 * dim, 2 * dim + 2 * vision.ffn)
+    patch = vision.in_channels * vision.patch_size**2
+    widest = max(scores, 9 * dim, 2 * dim + 2 * vision.ffn, 2 * patch + dim)
     tables = dim + head_dim + head_dim // 2
     yield ArraySpec(part, "one picture", (patches, widest + tables))
     yield ArraySpec(part, "a group of queries", (min(QUERY_ROWS, patches), 2 * dim + 2 * heads))

@@ -37,6 +37,8 @@ class Prompt:
     """In order of appearance; ``span.image`` indexes them."""
     answer_start: int
     """Place of the generation prompt: up to here a later turn renders the same. T when there is none."""
+    turn_ends: tuple[int, ...]
+    """Places after the turns of the conversation: where the next one starts."""
     starts_in_thinking: bool
     """The answer begins inside a think block that the prompt opened."""
 
@@ -153,7 +155,7 @@ class PromptBuilder:
             assert vision is not None
             rows, columns = image.grid
             size = vision.in_channels * vision.patch_size**2
-            assert image.patches.shape == (rows * columns, size), (image.patches.shape, image.grid)
+            assert image.values.shape == (rows * columns, size), (image.values.shape, image.grid)
             assert image.num_tokens * vision.merge_size**2 == rows * columns, image.grid
 
     def _prompt(
@@ -172,8 +174,14 @@ class PromptBuilder:
             spans=spans,
             images=tuple(images),
             answer_start=len(ids) if start < 0 else start,
+            turn_ends=_all(ids, special.get("<|im_start|>")) if answer_at_turn else (),
             starts_in_thinking=0 <= start < opened and closed < opened,
         )
+
+
+def _all(ids: npt.NDArray[np.int32], token: int | None) -> tuple[int, ...]:
+    """Places of such a token, but the very first."""
+    return () if token is None else tuple(int(place) for place in np.flatnonzero(ids == token) if place)
 
 
 def _last(ids: npt.NDArray[np.int32], token: int | None) -> int:

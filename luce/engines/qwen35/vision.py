@@ -140,20 +140,20 @@ class VisionTower:
         config, merge = self.config, self.config.merge_size
         gh, gw = image.grid
         values = config.in_channels * config.patch_size**2
-        if gh < merge or gw < merge or gh % merge or gw % merge or image.patches.shape != (gh * gw, values):
+        if gh < merge or gw < merge or gh % merge or gw % merge or image.values.shape != (gh * gw, values):
             raise RequestError(
-                f"patches {image.patches.shape} do not fit the grid {image.grid}: expected [{gh * gw}, {values}] and "
+                f"patches {image.values.shape} do not fit the grid {image.grid}: expected [{gh * gw}, {values}] and "
                 f"sides that {merge} divides",
                 field="image",
             )
         with np.errstate(all="ignore"):
-            return self._encode(np.asarray(image.patches, np.float32), image.grid)
+            return self._encode(image)
 
-    def _encode(self, patches: F32, grid: tuple[int, int]) -> F32:
+    def _encode(self, image: PatchImage) -> F32:
         w = self.weights
         room = np.empty(ROOM, np.float32)
-        positions, cos, sin = self._tables(grid)
-        x = product(patches, w.patch, w.patch_bias, END_PIECES, room)
+        positions, cos, sin = self._tables(image.grid)
+        x = product(image.patches, w.patch, w.patch_bias, END_PIECES, room)
         x += positions
         normed = np.empty_like(x)
         for block in w.blocks:
