@@ -9,6 +9,7 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
+    initialize,
     invariant,
     precondition,
     rule,
@@ -80,7 +81,7 @@ class IndexAndModel(RuleBasedStateMachine):
             assert entry.number == model.number
             self.pairs[entry.number] = entry, model
 
-    @rule(data=st.data(), outcome=st.sampled_from(["well", "well", "well", "fixed", "wrong", "failed"]))
+    @rule(data=st.data(), outcome=st.sampled_from(["well", "well", "fixed", "wrong", "failed"]))
     def end_of_capture(self, data: st.DataObject, outcome: str) -> None:
         pair = self.pick(data, "building")
         if pair is None:
@@ -107,62 +108,118 @@ class IndexAndModel(RuleBasedStateMachine):
         self._store(prompt, anchor=True)
         for answer in more:
             whole = [*prompt, 2, *answer]
-            self._store(whole, anchor=False)
+            self._store(whole, anchor=False, right=data.draw(st.integers(0, 9)) != 0)
             self.prompts.append(whole)
             self.now += 1
 
-    def _store(self, prompt: list[Part], anchor: bool) -> None:
+    @initialize(data=st.data(), chats=st.integers(1, 3))
+    def chats(self, data: st.DataObject, chats: int) -> None:
+        for chat in range(chats):
+            prompt: list[Part] = [3, chat]
+            for _ in range(data.draw(st.integers(1, 3))):
+                self.now += 1
+                self._hit(prompt)
+                self._store(prompt, anchor=data.draw(st.booleans()))
+                prompt = [*prompt, 2, 1]
+                self._store(prompt, anchor=False)
+            self.prompts.append(prompt)
+
+    @rule(data=st.data(), times=st.integers(1, 4))
+    def again(self, data: st.DataObject, times: int) -> None:
+        """The same prompt several times over."""
+        prompt = [*data.draw(st.sampled_from(self.prompts)), 1]
+        for _ in range(times):
+            self.now += 1
+            self._hit(prompt)
+
+    @rule(data=st.data(), hits=st.integers(0, 2), well=st.booleans())
+    def to_host_memory_and_back(self, data: st.DataObject, hits: int, well: bool) -> None:
+        budget = self.index.device_bytes - self.index.leaving_bytes - SIZE
+        room = self.index.host_bytes + SIZE
+        expected = self._expected(budget, room, 0, True, None)
+        made = self.index.evict_until(device_bytes=budget, host_bytes=room, demote=True)
+        assert [(one.entry.number, one.demote) for one in made] == expected
+        for entry in [one.entry for one in made if one.demote]:
+            _, model = self.pairs[entry.number]
+            self.index.demoted(entry, object())
+            model.state, model.device = "hosted", 0
+            sequence = keys([*self._parts(model), 1], 3)
+            if not model.counts_right:
+                return
+            for _ in range(hits):
+                assert self.index.hit(entry, sequence, self.now)
+                self.model.now = max(self.model.now, self.now)
+                model.stamp, model.hits, model.passed = self.model.now, model.hits + 1, False
+                model.state, model.device, model.locks = "promoting", SIZE, model.locks + 1
+            if hits and well:
+                self.index.promoted(entry, object())
+                model.state, model.host = "in_use", 0
+
+    def _parts(self, model: NaiveEntry) -> list[Part]:
+        """The prompt that an entry's content is."""
+        parts: list[Part] = []
+        for row in model.content:
+            if isinstance(row, int):
+                parts.append(row)
+            elif isinstance(row, tuple) and row[2] == 0:
+                parts.append((row[0], row[1]))
+        return parts
+
+    def _store(self, prompt: list[Part], anchor: bool, right: bool = True) -> None:
         length = len(rows(prompt))
         if length:
             entry = self.index.begin(keys(prompt, 3), length, self.now, anchor=anchor, device_bytes=SIZE)
             model = self.model.add(rows(prompt), self.now, anchor)
             assert (entry is None) == (model is None)
             if entry is not None and model is not None:
-                self.index.filled(entry, object(), demoted_bytes=SIZE)
-                model.state, model.device, model.demoted = "ready", SIZE, SIZE
+                wrong = None if right else Counts(entry.position, 9)
+                self.index.filled(entry, object(), demoted_bytes=SIZE, counts=wrong)
+                model.state, model.device, model.demoted, model.counts_right = "ready", SIZE, SIZE, right
                 self.pairs[entry.number] = entry, model
 
     def _hit(self, prompt: list[Part]) -> None:
-        found, model = self.index.lookup(keys(prompt, 3)), self.model.lookup(rows(prompt))
-        assert (found.number if found else None) == (model.number if model else None)
-        if found is not None and model is not None and model.state == "ready" and model.counts_right:
-            assert self.index.hit(found, keys(prompt, 3), self.now) and not self.index.unlock(found)
-            self.model.now = max(self.model.now, self.now)
-            model.stamp, model.hits, model.passed = self.model.now, model.hits + 1, False
+        """A look-up, and an unlock at once if it hits."""
+        pair = self._look_up(prompt)
+        if pair is not None:
+            self._unlock(*pair)
 
     # -- hits ---------------------------------------------------------------------------------------------------------
 
     @rule(data=st.data(), later=st.sampled_from([0, 1, 1, 20, 100]))
     def look_up(self, data: st.DataObject, later: int) -> None:
         self.now += later
-        prompt = self.prompt(data)
+        self._look_up(self.prompt(data))
+
+    def _look_up(self, prompt: list[Part]) -> tuple[Entry, NaiveEntry] | None:
         sequence = keys(prompt, 3)
         found, model = self.index.lookup(sequence), self.model.lookup(rows(prompt))
         assert (found.number if found else None) == (model.number if model else None)
         if found is None or model is None:
             self.index.miss(self.now)
             self.model.now = max(self.model.now, self.now)
-            return
+            return None
         assert sequence.may_end_hit(found.position)
         hit = self.index.hit(found, sequence, self.now)
         assert hit == model.counts_right
         if not hit:
             assert model.state in ("ready", "hosted"), "the first that comes finds out"
             self.forget(model)
-            return
+            return None
         self.model.now = max(self.model.now, self.now)
         model.stamp, model.hits, model.passed = self.model.now, model.hits + 1, False
         model.locks += 1
         if model.state == "hosted":
             model.device = SIZE
         model.state = {"ready": "in_use", "hosted": "promoting"}.get(model.state, model.state)
+        return found, model
 
     @rule(data=st.data())
     def unlock(self, data: st.DataObject) -> None:
         found = [pair for pair in self.pairs.values() if pair[1].locks]
-        if not found:
-            return
-        entry, model = data.draw(st.sampled_from(found))
+        if found:
+            self._unlock(*data.draw(st.sampled_from(found)))
+
+    def _unlock(self, entry: Entry, model: NaiveEntry) -> None:
         model.locks -= 1
         if not model.locks:
             model.state = {"in_use": "ready", "condemned": "gone"}.get(model.state, model.state)
