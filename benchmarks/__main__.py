@@ -24,6 +24,7 @@ BENCHMARKS = {
     "blocks": "the block pool, small and large",
     "sampling": "one token from a row of logits",
     "engine": "the demo model on this machine",
+    "prefix_cache": "keys, look-ups and evictions of the prefix cache, by the number of entries",
     "turns": "whole turns a second of real actors on an engine that costs nothing",
     "server": "a whole server over loopback",
 }
@@ -40,7 +41,7 @@ def main() -> int:
         parser.error(f"no benchmark {', '.join(unknown)}; there are {', '.join(BENCHMARKS)}")
     if arguments.list:
         for name, what in BENCHMARKS.items():
-            print(f"{name:10} {what}{'' if present(name) else ' (not written yet)'}")
+            print(f"{name:12} {what}{'' if present(name) else ' (not written yet)'}")
         return 0
     figures: dict[str, list[Result]] = {}
     for name in arguments.names or [name for name in BENCHMARKS if present(name)]:

@@ -24,7 +24,7 @@ from luce.cli.main import VERBS, build_app
 __all__ = ["PAGES", "filled", "main"]
 
 REFERENCE = Path(__file__).resolve().parent.parent / "docs" / "reference"
-CHARTS = ("request", "loop", "encoder", "server", "block")
+CHARTS = ("request", "loop", "encoder", "server", "block", "prefix_entry")
 
 
 def main() -> int:
