@@ -201,9 +201,9 @@ def request_arrays(
 def encoding_arrays(vision: VisionConfig, patches: int) -> Iterator[ArraySpec]:
     """Scratch of one picture of ``patches`` patches on its way through the tower, and tables kept between pictures.
 
-    At its widest it is the patches while they are made of shades; or rows and norm in a block, and beside them queries, keys, values,
-    mixed rows and the scores of one group of queries; or, before those, the fused product and its rotated part; or two
-    times the hidden values of the feed-forward layer.
+    At its widest it is the patches while they are made of shades; or rows and norm in a block, and beside them queries,
+    keys, values, mixed rows and the scores of one group of queries; or, before those, the fused product and its rotated
+    part; or two times the hidden values of the feed-forward layer.
     """
     part, dim, heads = "encoding", vision.hidden, vision.heads
     head_dim = dim // heads
