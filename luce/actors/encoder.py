@@ -126,8 +126,10 @@ class Encoder:
             self._start_next(nursery)
 
     def _jobs(self, request: Request) -> list[Job]:
-        rows = request.spec.image_rows
-        return [Job(request, image) for image in range(len(rows)) if rows[image] is None]
+        """What the request still needs and has not asked for: it may ask again after it was parked."""
+        images = [image for image in request.missing_images if image not in request.asked_images]
+        request.asked_images.update(images)
+        return [Job(request, image) for image in images]
 
     def _start_next(self, nursery: trio.Nursery) -> None:
         self.job = self._result = None

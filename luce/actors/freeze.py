@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from luce.actors.prefix_cache import cut_row
 from luce.scheduling.state import Lane, LoopState, Parked, Waiting
 
 if TYPE_CHECKING:
@@ -35,17 +36,18 @@ def freeze(loop: StepLoop, *, run_ahead: bool) -> LoopState:
                 ready_rows=request.ready_rows,
                 last_row=request.row_limit - 1,
                 covered_rows=memory.covered_rows(request),
-                runnable=request.runnable,
+                runnable=request.runnable and not memory.cache.adopting(slot),
                 in_flight=slot in continuing,
                 busy=slot in busy,
                 can_save=pressed and request.savable and memory.save_cost(request) <= room,
                 can_drop=pressed and request.droppable,
+                cut_row=cut_row(request),
             )
             for slot, request in loop.running.items()
             if slot not in leaving
         ),
         waiting=tuple(
-            Waiting(key, memory.entry_blocks(request))
+            Waiting(key, memory.entry_cost(request))
             for key, request in islice(loop.waiting.items(), len(memory.free_slots))
         ),
         free_slots=memory.free_slots,
@@ -61,4 +63,4 @@ def _oldest_parked(loop: StepLoop) -> tuple[Parked, ...]:
     if not loop.parked:
         return ()
     key = min(loop.parked)
-    return (Parked(key, loop.memory.entry_blocks(loop.parked[key])),)
+    return (Parked(key, loop.memory.entry_cost(loop.parked[key])),)

@@ -26,6 +26,8 @@ class ServiceOptions:
     Takes some 300 bytes a token, ten times that with 20 alternatives each."""
     park_bytes: int | None = None
     """Host memory that slots saved under pressure may take; None is a quarter of what is free at the time."""
+    prefix_bytes: int | None = None
+    """Host memory for snapshots of the prefix cache, 0 for no cache; None is room for a few dozen of them."""
     coalesce: float = 0.020
     """Seconds that an idle loop waits for more arrivals before its first step."""
     depth: int = 1

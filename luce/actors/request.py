@@ -33,7 +33,7 @@ from luce.actors.messages import (
     Token,
     ToLoop,
 )
-from luce.actors.submission import Submission
+from luce.actors.submission import Submission, Usage, prefix_keys
 from luce.actors.token_buffer import Delta, End, TokenBuffer
 from luce.charts.guards import guard
 from luce.charts.interpreter import Machine, Send
@@ -44,6 +44,7 @@ from luce.sampling.finish import finish_reason
 if TYPE_CHECKING:
     from luce.actors.wiring import Wiring
     from luce.scheduling.holds import Hold
+    from luce.scheduling.prefix_keys import PrefixKeys
 
 __all__ = ["DROPPABLE", "Request", "SavedState", "Timings"]
 
@@ -82,8 +83,8 @@ class RequestGuards:
 
     @guard
     def images_missing(self) -> bool:
-        """Some picture of the prompt is not encoded yet."""
-        return None in self._request.spec.image_rows
+        """Some picture that the prompt's rows to come need is not encoded yet."""
+        return bool(self._request.missing_images)
 
     @guard
     def rows_ready(self) -> bool:
@@ -150,18 +151,29 @@ class Request:
             image_rows=[None] * len(submission.images),
         )
         self.prompt_rows = len(prompt.token_ids)
-        self.ready_rows = self._count_ready_rows()
+        self.usage = Usage(self.prompt_rows)
         self.slot: int | None = None
-        """Set by the loop, as are the next three."""
+        """Set by the loop, as are the next six."""
         self.hold: Hold | None = None
         """The blocks of its slot."""
         self.saved: SavedState | None = None
         """Its state in host memory while it is parked."""
+        self.keys: PrefixKeys | None = None
+        """Names of the prefixes of its prompt and answer; None when the engine keeps none."""
+        if self.capabilities.snapshots:
+            self.keys = submission.keys or prefix_keys(submission, self.capabilities)
+        self.filled_blocks = 0
+        """Leading blocks of its hold that carry their digest."""
+        self.capture_points: tuple[int, ...] = ()
+        """Rows after which its state is captured while its prompt is computed."""
         self.next_row = 0
         """Rows submitted to the engine: where the slot's next segment starts."""
         self.computed_rows = 0
-        """Rows whose step has been handed out."""
+        """Rows whose step has been handed out, or that came from a cache."""
+        self.ready_rows = self._count_ready_rows()
         self.num_generated = 0
+        self.asked_images: set[int] = set()
+        """Pictures that the encoder was asked for; each is asked for once, their rows are kept to the end."""
         self.parks = 0
         """How often it gave its slot back under pressure."""
         self.finish: str | None = None
@@ -169,8 +181,10 @@ class Request:
         self.error: LuceError | None = None
         self._answer = answer
         self._wiring = wiring
-        self._unfolded: list[int] = []
-        """Generated tokens that are not part of `spec`."""
+        self._tokens: list[int] = []
+        """Generated so far."""
+        self._folded = 0
+        """How many of them are part of `spec` as prompt."""
 
     # -- what the loop may ask ------------------------------------------------------------------------------------
 
@@ -179,6 +193,16 @@ class Request:
         """Rows that the request can ever occupy. The last token is never fed back, but its row is counted so that
         speculation has room."""
         return self.prompt_rows + self.spec.max_tokens
+
+    @property
+    def missing_images(self) -> list[int]:
+        """Pictures that are not encoded and that rows to come need."""
+        rows = self.spec.image_rows
+        return [
+            span.image
+            for span in self.spec.spans
+            if rows[span.image] is None and span.start + span.length > self.computed_rows
+        ]
 
     @property
     def recomputable(self) -> bool:
@@ -200,6 +224,20 @@ class Request:
         """May the next plan hold rows of this request?"""
         machine = self.machine
         return (machine.active("staging_chunk") or machine.active("decoding")) and machine.active("flowing")
+
+    # -- what the loop does to it ---------------------------------------------------------------------------------
+
+    def start_at(self, row: int) -> None:
+        """Its slot holds the state after ``row`` rows, and nothing of it is in flight."""
+        self.next_row = self.computed_rows = row
+        self.ready_rows = self._count_ready_rows()
+
+    def extend_keys(self, rows: int) -> None:
+        """Have keys for the first ``rows`` rows, generated ones included."""
+        keys = self.keys
+        if keys is not None and rows > len(keys):
+            first = len(self.submission.prompt.token_ids)
+            keys.extend(self._tokens[len(keys) - first : rows - first])
 
     # -- the task -------------------------------------------------------------------------------------------------
 
@@ -230,7 +268,7 @@ class Request:
         would stay until the garbage collector's next full round, which comes once in thousands of requests.
         """
         self.spec.image_rows = []
-        self.submission = self.submission.without_pictures(self.spec)
+        self.submission = self.submission.without_pictures()
 
     def cancel(self) -> None:
         """The client is gone."""
@@ -253,6 +291,7 @@ class Request:
             self.computed_rows += message.rows
         elif isinstance(message, SlotGranted):
             self.timings.granted = self._wiring.now()
+            self.usage.cached_tokens = self.computed_rows
         elif isinstance(message, ImageReady):
             self.spec.image_rows[message.image] = message.rows
             self.ready_rows = self._count_ready_rows()
@@ -268,11 +307,10 @@ class Request:
 
     def _start_over(self) -> None:
         """Nothing of the slot is left: the tokens so far become part of the prompt, to be computed again."""
-        self.spec = self.spec.with_generated(self._unfolded)
-        self._unfolded = []
+        self.spec = self.spec.with_generated(self._tokens[self._folded :])
+        self._folded = len(self._tokens)
         self.prompt_rows = len(self.spec.token_ids)
-        self.next_row = self.computed_rows = 0
-        self.ready_rows = self._count_ready_rows()
+        self.start_at(0)
 
     def _take_token(self, message: Token) -> None:
         token = message.token
@@ -280,7 +318,7 @@ class Request:
             self.timings.first_token = self._wiring.now()
         self.computed_rows += message.rows
         self.num_generated += 1
-        self._unfolded.append(token.token)
+        self._tokens.append(token.token)
         params = self.submission.params
         self.finish = finish_reason(params, token.token, self.num_generated)
         text = self._answer.push(token.token, ends=self.finish == "stop")
@@ -343,6 +381,6 @@ class Request:
 
     def _count_ready_rows(self) -> int:
         for span in self.spec.spans:
-            if self.spec.image_rows[span.image] is None:
+            if self.spec.image_rows[span.image] is None and span.start + span.length > self.computed_rows:
                 return span.start
         return self.prompt_rows

@@ -165,7 +165,7 @@ class Service:
         self.requests[request.order] = request
         request.start()
         self._requests_nursery.start_soon(request.run)
-        return Handle(submission.id, request.prompt_rows, request.buffer, request.cancel, request.timings)
+        return Handle(submission.id, request.usage, request.buffer, request.cancel, request.timings)
 
     def _check_fits(self, submission: Submission) -> None:
         capabilities = self.model.engine.capabilities

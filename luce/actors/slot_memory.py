@@ -13,9 +13,10 @@ import itertools
 from collections.abc import Iterable
 from typing import cast
 
+from luce.actors.prefix_cache import PrefixCache
 from luce.actors.request import Request, SavedState
 from luce.compute.host_memory import available_bytes
-from luce.engines.seam import Engine, Segment, SlotWork, StoresStates, WorkKind, WorkOutcome
+from luce.engines.seam import Capabilities, Engine, Segment, SlotWork, StoresStates, WorkKind, WorkOutcome
 from luce.scheduling.block_pool import BlockPool, blocks_for
 from luce.scheduling.holds import Hold
 
@@ -23,14 +24,19 @@ __all__ = ["SlotMemory", "WorkItem"]
 
 WorkItem = tuple[SlotWork, Request]
 
+CACHED_PREFIXES = 32
+"""Snapshots that the prefix cache keeps if nobody says otherwise."""
+
 
 class SlotMemory:
     """Args:
     engine: opens and closes slots, keeps stored states.
     park_bytes: host memory that saved slots may take; None is a quarter of what is free, looked up at every save.
+    prefix_bytes: host memory that the prefix cache's snapshots may take, 0 for no cache; None is room for
+        :data:`CACHED_PREFIXES` of them, if a quarter of what is free has it.
     """
 
-    def __init__(self, engine: Engine, park_bytes: int | None) -> None:
+    def __init__(self, engine: Engine, park_bytes: int | None, prefix_bytes: int | None = None) -> None:
         self.engine = engine
         self.capabilities = engine.capabilities
         self.pool = BlockPool(self.capabilities.num_blocks, self.capabilities.block_size)
@@ -43,6 +49,12 @@ class SlotMemory:
         self._park_bytes = park_bytes
         self._free_slots = list(range(self.capabilities.num_slots - 1, -1, -1))
         self._handles = itertools.count()
+        self.cache = PrefixCache(
+            engine, self.pool, _cache_bytes(prefix_bytes, self.capabilities), self._new_handle
+        )
+
+    def _new_handle(self) -> int:
+        return next(self._handles)
 
     @property
     def free_slots(self) -> tuple[int, ...]:
@@ -61,9 +73,31 @@ class SlotMemory:
         rows = request.saved.position if request.saved is not None else request.prompt_rows
         return min(blocks_for(rows, size) + 1, most)
 
+    def entry_cost(self, request: Request) -> int:
+        """Blocks that :meth:`open` takes from the pool: what is promised without what others hold of its prefix."""
+        hit = None if request.saved is not None else self.cache.find(request)
+        shared = 0 if hit is None else len(hit.digests) - hit.cached_blocks
+        return self.entry_blocks(request) - shared
+
     def open(self, request: Request, slot: int) -> None:
-        """Give a request a slot and the promise of its blocks. Policy has checked that both are there."""
-        hold = self.pool.allocate(0, request.submission.id)
+        """Give a request a slot and the promise of its blocks, and start it from the longest prefix that is cached.
+        Policy has checked that slot and blocks are there."""
+        hit = self.cache.take(request)
+        if hit is None or not hit.digests:
+            hold = self.pool.allocate(0, request.submission.id)
+        else:
+            hold = self.pool.adopt(hit.digests, request.submission.id)
+        position = 0 if hit is None else hit.entry.position
+        self._open(request, slot, hold)
+        request.start_at(position)
+        request.filled_blocks = len(hold)
+        request.capture_points = self.cache.points(request, position)
+        if hit is not None:
+            if position % self.capabilities.block_size:
+                self.pool.extend(hold, 1)
+            self.work.append((self.cache.adopt(hit, slot, hold.table), request))
+
+    def _open(self, request: Request, slot: int, hold: Hold) -> None:
         self.pool.reserve(hold, self.entry_blocks(request))
         self._free_slots.remove(slot)
         request.slot, request.hold = slot, hold
@@ -99,13 +133,45 @@ class SlotMemory:
 
     def end(self, request: Request) -> None:
         """A request has ended: it holds nothing any more. No row and no work of it is in flight."""
-        kinds = [work.kind for work, owner in self.work if owner is request]
+        dropped = [work for work, owner in self.work if owner is request]
         self.work = [item for item in self.work if item[1] is not request]
-        if WorkKind.SAVE in kinds:  # the copy will never be made
+        saving = False
+        for work in dropped:  # copies that will never be made
+            if work.kind is WorkKind.SAVE:
+                saving = True
+            elif work.kind is WorkKind.ADOPT:
+                self.cache.adopted(work.slot, failed=False)
+            elif work.kind is WorkKind.CAPTURE:
+                self.cache.captured(work, None)
+        if saving:
             self._end_save(request)
         elif request.slot is not None:
             self.close(request)
         self.forget_state(request)
+
+    # -- the prefix cache -----------------------------------------------------------------------------------------
+
+    def computed(self, request: Request, rows: int) -> None:
+        """The first ``rows`` rows of a request are there: blocks can be found, a state may be worth keeping."""
+        self.cache.fill(request, rows)
+        if rows in request.capture_points:
+            self._capture(request, rows)
+
+    def finished(self, request: Request) -> bool:
+        """A request's answer is complete: a later turn may go on from it. True: a copy is to be made first."""
+        return self._capture(request, request.computed_rows)
+
+    def _capture(self, request: Request, rows: int) -> bool:
+        work = self.cache.capture(request, rows)
+        if work is not None:
+            self.work.append((work, request))
+        return work is not None
+
+    def is_captured(self, slot: int) -> bool:
+        """Is a copy of this slot for the prefix cache still to be launched?"""
+        return any(work.slot == slot and work.kind is WorkKind.CAPTURE for work, _ in self.work)
+
+    # -- plans ----------------------------------------------------------------------------------------------------
 
     def take_work(self) -> list[WorkItem]:
         """What the next plan has to do first."""
@@ -120,6 +186,7 @@ class SlotMemory:
             holds.append(_hold(request))
             slots.append(request.slot)
         self.pool.check_integrity(holds)
+        self.cache.check_integrity()
         assert sorted(slots) == list(range(self.capabilities.num_slots)), slots
 
     # -- parking --------------------------------------------------------------------------------------------------
@@ -145,7 +212,7 @@ class SlotMemory:
         """The next plan copies the slot out; :meth:`end_save` follows."""
         assert request.slot is not None
         position = request.next_row
-        state = SavedState(next(self._handles), position, self.capabilities.saved_bytes(position))
+        state = SavedState(self._new_handle(), position, self.capabilities.saved_bytes(position))
         self.saved_bytes += state.nbytes
         request.saved = state
         hold = _hold(request)
@@ -157,8 +224,9 @@ class SlotMemory:
         """The next plan copies the saved state into ``slot``; :meth:`end_restore` follows."""
         state = request.saved
         assert state is not None
-        self.open(request, slot)
-        hold = _hold(request)
+        hold = self.pool.allocate(0, request.submission.id)
+        self._open(request, slot, hold)
+        request.filled_blocks = 0
         self.pool.extend(hold, blocks_for(state.position, self.capabilities.block_size))
         self.work.append(
             (SlotWork(WorkKind.RESTORE, slot, state.position, state.handle, hold.table), request)
@@ -188,6 +256,13 @@ class SlotMemory:
             cast(StoresStates, self.engine).discard(request.saved.handle)
             self.saved_bytes -= request.saved.nbytes
             request.saved = None
+
+
+def _cache_bytes(asked: int | None, capabilities: Capabilities) -> int:
+    if asked is not None:
+        return asked
+    most = capabilities.captured_bytes(capabilities.block_size - 1) * CACHED_PREFIXES
+    return min(most, (available_bytes() or 0) // 4)
 
 
 def _hold(request: Request) -> Hold:

@@ -89,7 +89,7 @@ class StepLoop:
         self.mailbox: Mailbox[ToLoop] = wiring.loop
         self.machine = Machine(load_chart("loop"), LoopGuards(self), observer=wiring.events.observe)
         self.limits = Limits(capabilities.num_slots, capabilities.block_size, wiring.options.prefill_budget)
-        self.memory = SlotMemory(engine, wiring.options.park_bytes)
+        self.memory = SlotMemory(engine, wiring.options.park_bytes, wiring.options.prefix_bytes)
         self.waiting: OrderedDict[int, Request] = OrderedDict()
         self.running: dict[int, Request] = {}
         """By slot."""
@@ -203,7 +203,10 @@ class StepLoop:
     def _move(self, decision: Decision) -> None:
         """Hand out slots, take them away under pressure, or give up on a request that cannot go on."""
         for grant in decision.grants:
-            request = self.waiting.pop(grant.key)
+            request = self.waiting[grant.key]
+            if self.memory.entry_cost(request) > self.memory.pool.available:
+                break  # the grants before took a prefix that it was to share
+            del self.waiting[grant.key]
             self.memory.open(request, grant.slot)
             self.running[grant.slot] = request
             request.mailbox.put(SlotGranted(grant.slot))
@@ -309,6 +312,8 @@ class StepLoop:
             mailbox.put(StepFailed(DeviceError(outcome.error)))
             return
         rows = outcome.kept
+        if segment.slot not in self.retiring:
+            self.memory.computed(request, segment.start + rows)
         if segment.kind is SegmentKind.PREFILL:
             mailbox.put(ChunkDone(rows))
             rows = 0
@@ -317,7 +322,13 @@ class StepLoop:
             rows = 0
 
     def _end_work(self, request: Request, work: SlotWork, outcome: WorkOutcome) -> None:
-        """A request's state is out of its slot, or back in one, or the copy failed."""
+        """A copy of a request's state was made, or failed."""
+        if work.kind is WorkKind.CAPTURE:
+            self.memory.cache.captured(work, outcome)
+            return
+        if work.kind is WorkKind.ADOPT:
+            self._end_adoption(request, work, outcome)
+            return
         if work.kind is WorkKind.SAVE:
             self.saving.discard(work.slot)
             self.memory.end_save(request, outcome)
@@ -339,6 +350,20 @@ class StepLoop:
         elif work.kind is WorkKind.RESTORE and work.slot not in self.retiring:
             request.mailbox.put(Plain("resume"))
 
+    def _end_adoption(self, request: Request, work: SlotWork, outcome: WorkOutcome) -> None:
+        """A prefix is in its slot, or was no good: then the request starts again, from what else there is."""
+        self.memory.cache.adopted(work.slot, failed=outcome.error is not None)
+        if outcome.error is None or work.slot in self.retiring:
+            return
+        log.warning("request %s: a cached prefix is no good: %s", request.submission.id, outcome.error)
+        if not request.droppable:
+            request.abort(DeviceError(outcome.error))
+            return
+        del self.running[work.slot]
+        self.memory.close(request)
+        self.parked[request.order] = request
+        request.mailbox.put(Plain(ParkKind.DROP.value))
+
     # -- the end of a request -------------------------------------------------------------------------------------
 
     def _retire(self, request: Request) -> None:
@@ -352,11 +377,12 @@ class StepLoop:
             request.mailbox.put(Plain("retired"))
             return
         self.retiring.add(request.slot)
-        self._release_if_still(request.slot)
+        if not (request.machine.active("ending_finished") and self.memory.finished(request)):
+            self._release_if_still(request.slot)
 
     def _release_if_still(self, slot: int) -> None:
         request = self.running[slot]
-        if any(slot in flight.slots for flight in self.flights):
+        if any(slot in flight.slots for flight in self.flights) or self.memory.is_captured(slot):
             return
         self.retiring.discard(slot)
         self.saving.discard(slot)

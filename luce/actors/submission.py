@@ -6,16 +6,19 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import attrs
+import numpy as np
+import numpy.typing as npt
 
 from luce.actors.token_buffer import Delta, End, TokenBuffer
 from luce.engines.loaded import PreparedPrompt
-from luce.engines.seam import PatchImage
+from luce.engines.seam import Capabilities, ImageSpan, PatchImage
 from luce.sampling.parameters import SamplingParams
+from luce.scheduling.prefix_keys import PrefixKeys, prefix_namespace
 
 if TYPE_CHECKING:
     from luce.actors.request import Timings
 
-__all__ = ["Handle", "Submission"]
+__all__ = ["Handle", "Submission", "Usage", "prefix_keys"]
 
 
 @attrs.frozen(eq=False)
@@ -32,10 +35,56 @@ class Submission:
     include_stop: bool = False
     """Keep the matched stop string in the text."""
     skip_special_tokens: bool = True
+    cache_salt: bytes = b""
+    """Requests of different salts share no cached prefix."""
+    keys: PrefixKeys | None = attrs.field(default=None, repr=False)
+    """Names of the prompt's prefixes (:func:`prefix_keys`), made beforehand: that takes a while for long ones."""
 
-    def without_pictures(self, prompt: PreparedPrompt) -> Submission:
-        """The same with no pictures in it; ``prompt`` is its prompt without them."""
-        return attrs.evolve(self, images=(), prompt=prompt)
+    def without_pictures(self) -> Submission:
+        """The same with no pictures in it, nor in its prompt."""
+        prompt = self.prompt
+        bare = _BarePrompt(
+            prompt.token_ids,
+            prompt.positions,
+            prompt.rope_delta,
+            prompt.spans,
+            prompt.answer_start,
+            prompt.turn_ends,
+        )
+        return attrs.evolve(self, images=(), prompt=bare)
+
+
+@attrs.frozen(eq=False)
+class _BarePrompt:
+    """A prompt's rows without what they were made from."""
+
+    token_ids: npt.NDArray[np.int32]
+    positions: npt.NDArray[np.int32]
+    rope_delta: int
+    spans: tuple[ImageSpan, ...]
+    answer_start: int
+    turn_ends: tuple[int, ...]
+
+
+def prefix_keys(submission: Submission, capabilities: Capabilities) -> PrefixKeys:
+    """Names of a prompt's prefixes. Hashes the whole prompt: for long ones call it on a worker thread."""
+    prompt = submission.prompt
+    return PrefixKeys(
+        prompt.token_ids,
+        capabilities.block_size,
+        prefix_namespace(b"", salt=submission.cache_salt),
+        prompt.spans,
+        [image.digest for image in submission.images],
+    )
+
+
+@attrs.define
+class Usage:
+    """What a request costs; the request's own task fills it in."""
+
+    prompt_tokens: int
+    cached_tokens: int = 0
+    """Of the prompt, those whose rows came from the prefix cache when the request first got a slot."""
 
 
 @attrs.frozen(eq=False)
@@ -43,11 +92,16 @@ class Handle:
     """A running request as its client sees it. Cancel it, or read to the :class:`End`; never just forget it."""
 
     id: str
-    prompt_tokens: int
+    usage: Usage
+    """To be read only."""
     _buffer: TokenBuffer
     _cancel: Callable[[], None]
     timings: Timings
     """To be read only."""
+
+    @property
+    def prompt_tokens(self) -> int:
+        return self.usage.prompt_tokens
 
     @property
     def completion_tokens(self) -> int:

@@ -134,6 +134,15 @@ class SchedulingFlags:
         SECONDS,
         Parameter(group=SCHEDULING, help="Seconds that a request may wait for a slot."),
     ] = SERVICE_DEFAULTS.queue_timeout
+    prefix_memory: Annotated[
+        int | None,
+        ROOM,
+        Parameter(
+            group=SCHEDULING,
+            help="Host memory for states of prompts and answers that later requests may begin with, as 2GiB; 0 to "
+            "begin every request from nothing; by default room for 32, if a quarter of what is free has it.",
+        ),
+    ] = SERVICE_DEFAULTS.prefix_bytes
     park_memory: Annotated[
         int | None,
         ROOM,
@@ -161,6 +170,7 @@ class SchedulingFlags:
             max_queued=self.queue,
             queue_timeout=self.queue_timeout,
             client_timeout=client_timeout,
+            prefix_bytes=self.prefix_memory,
             park_bytes=self.park_memory,
             depth=self.depth,
             drain_timeout=self.drain_timeout,

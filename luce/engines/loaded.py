@@ -32,6 +32,14 @@ class PreparedPrompt(Protocol):
     @property
     def spans(self) -> tuple[ImageSpan, ...]: ...
 
+    @property
+    def answer_start(self) -> int:
+        """Place of the generation prompt: up to here a later turn renders the same. T when there is none."""
+
+    @property
+    def turn_ends(self) -> tuple[int, ...]:
+        """Places after the turns of a conversation, ascending."""
+
 
 class Preparer(Protocol):
     """Pure and re-entrant: called on worker threads, several at once."""

@@ -91,6 +91,7 @@ def _work(handle: Handle, started: float, now: float) -> Iterator[tuple[str, obj
     if end is not None and _OUTCOMES[end.reason] == "finished":
         yield "finish", end.reason
     yield "prompt_tokens", handle.prompt_tokens
+    yield "cached_tokens", handle.usage.cached_tokens
     yield "completion_tokens", handle.completion_tokens
     waited_until = next(at for at in (timings.granted, timings.ended, now) if at is not None)
     yield "queue_s", f"{waited_until - timings.arrived:.3f}"

@@ -42,6 +42,11 @@ class Prompt:
     positions: npt.NDArray[np.int32]
     rope_delta: int
     spans: tuple[ImageSpan, ...]
+    turn_ends: tuple[int, ...] = ()
+
+    @property
+    def answer_start(self) -> int:
+        return len(self.token_ids)
 
 
 def make_prompt(name: int, rows: int, images: Sequence[PatchImage] = (), gap: int = 2) -> Prompt:

@@ -66,7 +66,7 @@ WHOLE = (
 )
 SECONDS = ("body-timeout", "keep-alive", "idle-timeout", "client-timeout", "queue-timeout", "drain-timeout")
 SIZES = ("max-memory", "max-body", "max-buffered-bodies", "max-image")
-ROOMS = ("park-memory",)
+ROOMS = ("park-memory", "prefix-memory")
 """Sizes that may be nothing."""
 HUGE = "9" * 400
 NUMBERS = [

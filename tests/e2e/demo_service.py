@@ -94,4 +94,5 @@ async def serving(
         await service.stopped()
     assert service.requests == {} and not service.loop.running
     service.loop.memory.check_integrity(())
-    assert service.loop.memory.pool.free == service.loop.memory.pool.num_blocks
+    pool = service.loop.memory.pool
+    assert pool.free + pool.cached == pool.num_blocks

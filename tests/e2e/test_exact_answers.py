@@ -180,3 +180,45 @@ async def test_parked_answers_are_the_same_to_the_last_bit(
     assert answers == long_alone
     assert (metrics.saves > 0) == (way != "dropped and computed again"), metrics
     assert metrics.drops > 0 or way == "saved", metrics
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+@pytest.mark.parametrize(("slots", "budget"), [(1, 7), (4, 64), (8, None)])
+@pytest.mark.trio
+async def test_from_the_prefix_cache_every_bit_is_the_same(
+    alone: list[Answer], slots: int, budget: int | None, depth: int
+) -> None:
+    """Cold, then from whatever the first round left, pictures included, then when most of it was given up."""
+    async with serving(slots, prefill_budget=budget, depth=depth, prefix_bytes=90_000_000) as service:
+        stats = service.loop.memory.cache.index.stats
+        for found, missed in ((0, 12), (12, 12)):
+            asked = [submission(service.model, case, f"r{n}") for n, case in enumerate(CASES)]
+            assert await read_all(service, asked) == alone
+            assert (stats.hits, stats.misses) == (found, missed)
+        assert stats.hit_tokens > 900
+    async with serving(slots, prefill_budget=budget, depth=depth, prefix_bytes=10_000_000) as service:
+        stats = service.loop.memory.cache.index.stats
+        for _ in range(3):
+            asked = [submission(service.model, case, f"r{n}") for n, case in enumerate(CASES)]
+            assert await read_all(service, asked) == alone
+        assert stats.evictions > 10, stats
+
+
+@pytest.mark.trio
+async def test_a_chat_about_pictures_goes_on_from_its_last_turn() -> None:
+    """A second question to the same picture: rows of the picture and of the first question are not computed again, and
+    the answer is that of a fresh server, bit for bit."""
+    case = next(c for n in range(50) if len((c := make_case("follow_up", n, test=True)).messages) == 3)
+    opening = Case(case.task, case.messages[:1], case.messages[1]["content"], case.charts)
+    async with serving(1) as service:
+        fresh = await read(service.submit(submission(service.model, case, "fresh")))
+    async with serving(2) as service:
+        asked = submission(service.model, opening, "first")
+        first = service.submit(asked)
+        assert (await read(first)).text == opening.answer
+        second = service.submit(submission(service.model, case, "second"))
+        assert await read(second) == fresh
+        assert first.usage.cached_tokens == 0
+        # The template writes past turns without the think block that the generation prompt had (fault B111).
+        assert second.usage.cached_tokens == asked.prompt.answer_start > asked.prompt.spans[-1].start
+        assert service.encoder.images_encoded == len(case.charts)

@@ -12,7 +12,7 @@ import trio
 from PIL import Image
 
 from luce.actors.request import Timings
-from luce.actors.submission import Handle, Submission
+from luce.actors.submission import Handle, Submission, Usage
 from luce.actors.token_buffer import Delta, End, TokenBuffer
 from luce.engines.loaded import GenerationDefaults, LoadedModel
 from luce.engines.seam import Capabilities, ImageSpan, PatchImage, SampledToken
@@ -60,6 +60,11 @@ class StubPrompt:
     token_ids: np.ndarray
     spans: tuple[ImageSpan, ...] = ()
     rope_delta: int = 0
+    turn_ends: tuple[int, ...] = ()
+
+    @property
+    def answer_start(self) -> int:
+        return len(self.token_ids)
 
     @property
     def positions(self) -> np.ndarray:
@@ -189,7 +194,7 @@ class StubService:
                 scope.cancel()
 
         prompt_tokens, timings = len(submission.prompt.token_ids), Timings(trio.current_time())
-        return Handle(submission.id, prompt_tokens, buffer, cancel, timings)
+        return Handle(submission.id, Usage(prompt_tokens), buffer, cancel, timings)
 
     async def _run(self, submission: Submission, buffer: TokenBuffer, scope: trio.CancelScope) -> None:
         script = self.script(submission)

@@ -67,7 +67,12 @@ async def test_usage_chunk(user: Any, reason: str) -> None:
     assert done == "[DONE]"
     assert json.loads(last)["choices"] == []
     assert json.loads(last)["usage"] == whole["usage"]
-    assert whole["usage"] == {"prompt_tokens": 2, "completion_tokens": 3, "total_tokens": 5}
+    assert whole["usage"] == {
+        "prompt_tokens": 2,
+        "completion_tokens": 3,
+        "total_tokens": 5,
+        "prompt_tokens_details": {"cached_tokens": 0},
+    }
     for chunk in map(json.loads, chunks):
         assert chunk["usage"] is None
         assert len(chunk["choices"]) == 1

@@ -64,6 +64,7 @@ async def test_an_answer_is_one_line(lines: Any, stream: bool) -> None:
         "answer": answer[1],
         "finish": "stop",
         "prompt_tokens": "2",
+        "cached_tokens": "0",
         "completion_tokens": "14",
     }
 

@@ -50,6 +50,11 @@ class Memory:
         assert request.slot is not None
         return self._taken(request.slot) * self.capabilities.block_size
 
+    cache = SimpleNamespace(adopting=lambda slot: False)
+
+    def entry_cost(self, request: Request) -> int:
+        return self.entry_blocks(request)
+
     def entry_blocks(self, request: Request) -> int:
         return SlotMemory.entry_blocks(self, request)  # type: ignore[arg-type]
 
@@ -433,8 +438,13 @@ class Actors:
         encoder = self.world.encoder
         requests = self.world.requests
         if event == "encode":
-            arrived = requests[number].arrived
-            encoder.queue += tuple((number, image) for image, there in enumerate(arrived) if not there)
+            request = requests[number]
+            asked = {image for owner, image in encoder.queue if owner == number}
+            encoder.queue += tuple(
+                (number, image)
+                for image in request.missing_images
+                if image not in asked and not request.encoded[image]
+            )
         if event in ("drop", "image.failed"):
             encoder.queue = tuple(job for job in encoder.queue if job[0] != number)
         if event != "drop" and "dead-encode" not in self.planted:

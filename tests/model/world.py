@@ -128,6 +128,11 @@ class Request:
     """Rows of its state in host memory."""
 
     capabilities = SimpleNamespace(whole_image_blocks=False)
+    capture_points = ()
+
+    @property
+    def missing_images(self) -> list[int]:
+        return [image for image, there in enumerate(self.arrived) if not there]
 
     @property
     def recomputable(self) -> bool:
@@ -149,10 +154,6 @@ class Request:
     @property
     def saved(self) -> Any:
         return None if self.saved_rows is None else SimpleNamespace(position=self.saved_rows)
-
-    @property
-    def spec(self) -> Any:
-        return SimpleNamespace(image_rows=[True if ready else None for ready in self.arrived])
 
     @property
     def prompt_rows(self) -> int:

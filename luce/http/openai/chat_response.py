@@ -20,10 +20,16 @@ FLOOR = -9999.0
 """Stands for log(0): JSON has no infinity. The value is vLLM's."""
 
 
+class PromptTokens(Struct, frozen=True):
+    cached_tokens: int
+    """Whose rows came from the prefix cache."""
+
+
 class Usage(Struct, frozen=True):
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
+    prompt_tokens_details: PromptTokens
 
 
 class Alternative(Struct, frozen=True):
@@ -111,7 +117,7 @@ class ChatWriter:
     def __init__(self, job: ChatJob, handle: Handle, model: LoadedModel) -> None:
         self._job = job
         self._tokenizer = model.tokenizer
-        self._prompt_tokens = handle.prompt_tokens
+        self._usage = handle.usage
         self._model = model.name
         fingerprint = getattr(model.engine, "fingerprint", None)
         self._fingerprint = None if fingerprint is None else str(fingerprint)
@@ -124,8 +130,12 @@ class ChatWriter:
 
     @property
     def usage(self) -> Usage:
+        prompt = self._usage.prompt_tokens
         return Usage(
-            self._prompt_tokens, self.completion_tokens, self._prompt_tokens + self.completion_tokens
+            prompt,
+            self.completion_tokens,
+            prompt + self.completion_tokens,
+            PromptTokens(self._usage.cached_tokens),
         )
 
     def answer(self, text: str, tokens: Sequence[SampledToken], reason: str) -> bytes:

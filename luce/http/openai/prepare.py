@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import attrs
 
-from luce.actors.submission import Submission
+from luce.actors.submission import Submission, prefix_keys
 from luce.engines.loaded import LoadedModel
 from luce.errors import RequestError, quoted
 from luce.http.json_body import decode_object, typed
@@ -88,16 +88,17 @@ def prepare_chat(body: bytes | bytearray, model: LoadedModel, options: HttpOptio
     params = attrs.evolve(params, max_tokens=room).with_seed()
     params.validate(model.tokenizer.num_token_ids)
     stream = request.stream_options
+    submission = Submission(
+        id=f"chatcmpl-{uuid.uuid4().hex}",
+        prompt=prompt,
+        images=images,
+        params=params,
+        stop=stop,
+        include_stop=_or(request.include_stop_str_in_output, False),
+        skip_special_tokens=_or(request.skip_special_tokens, True),
+    )
     return ChatJob(
-        submission=Submission(
-            id=f"chatcmpl-{uuid.uuid4().hex}",
-            prompt=prompt,
-            images=images,
-            params=params,
-            stop=stop,
-            include_stop=_or(request.include_stop_str_in_output, False),
-            skip_special_tokens=_or(request.skip_special_tokens, True),
-        ),
+        submission=attrs.evolve(submission, keys=prefix_keys(submission, model.engine.capabilities)),
         created=int(time.time()),
         stream=_or(request.stream, False),
         include_usage=stream is not None and _or(stream.include_usage, False),

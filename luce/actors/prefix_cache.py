@@ -1,0 +1,185 @@
+"""The prefix cache as the step loop uses it: what a new request can start from, and what it leaves for later ones.
+
+A prefix of a hybrid model is two things: key/value blocks, found in the block pool by their chain digests, and a
+snapshot of the recurrent state after exactly P tokens, kept by the engine and listed in the index (design §7). Whole
+blocks below P are shared, the block that P cuts is copied with the snapshot. A hit whose blocks were given up meanwhile
+is shorter, or none. Copies are work items of plans like those of parking; a copy that fails loses nothing but itself.
+
+Passive and owned by the step loop alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import cast
+
+import attrs
+
+from luce.actors.request import Request
+from luce.charts.interpreter import Step
+from luce.engines.seam import Engine, SlotWork, StoresStates, WorkKind, WorkOutcome
+from luce.scheduling.block_pool import BlockPool
+from luce.scheduling.capture_points import anchor_point, capture_points, next_cut
+from luce.scheduling.prefix_entry import Entry
+from luce.scheduling.prefix_index import PrefixIndex
+
+__all__ = ["Hit", "PrefixCache", "cut_row"]
+
+
+@attrs.frozen
+class Hit:
+    """What a request can start from."""
+
+    entry: Entry
+    digests: list[bytes]
+    """Of the whole blocks below its position."""
+    cached_blocks: int
+    """How many of them nobody holds at present: as many does adopting them take from the pool."""
+
+
+class PrefixCache:
+    """Args:
+    engine: keeps the snapshots.
+    pool: keeps the blocks.
+    budget: bytes of snapshots; 0 for no cache.
+    new_handle: names for stored states, never used twice.
+    observer: told of every step of an entry's chart.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        pool: BlockPool,
+        budget: int,
+        new_handle: Callable[[], int],
+        observer: Callable[[Step], None] | None = None,
+    ) -> None:
+        self.capabilities = engine.capabilities
+        self.enabled = budget > 0 and self.capabilities.snapshots
+        self.budget = budget
+        self.index = PrefixIndex(pool.block_size, observer=observer)
+        self._engine = engine
+        self._pool = pool
+        self._new_handle = new_handle
+        self._capturing: dict[int, Entry] = {}
+        """By handle."""
+        self._adopting: dict[int, Entry] = {}
+        """By slot."""
+
+    # -- before a request runs ------------------------------------------------------------------------------------
+
+    def find(self, request: Request) -> Hit | None:
+        """The longest prefix that is here, blocks and snapshot. Changes nothing but what turns out to be lost."""
+        keys = request.keys
+        if not self.enabled or keys is None:
+            return None
+        size = self._pool.block_size
+        limit = request.prompt_rows - 1
+        while (entry := self.index.lookup(keys, limit)) is not None:
+            digests = keys.block_digests(0, entry.position // size)
+            found = len(self._pool.lookup(digests))
+            if found == len(digests):
+                return Hit(entry, digests, self._pool.adoption_cost(digests))
+            # Its blocks are gone, and with them its use.
+            if self.index.evict(entry):
+                self._discard(entry)
+            limit = (found + 1) * size - 1
+        return None
+
+    def take(self, request: Request) -> Hit | None:
+        """:meth:`find`, and keep what was found until :meth:`adopted` says that it was copied."""
+        while (hit := self.find(request)) is not None:
+            assert request.keys is not None
+            if self.index.hit(hit.entry, request.keys, request.order):
+                return hit
+            self._discard(hit.entry)  # its counts are not the prompt's
+        if self.enabled:
+            self.index.miss(request.order)
+        return None
+
+    def adopt(self, hit: Hit, slot: int, table: tuple[int, ...]) -> SlotWork:
+        """The copy of a hit that was taken into a slot that was just opened with it; :meth:`adopted` follows."""
+        entry = hit.entry
+        self._adopting[slot] = entry
+        return SlotWork(WorkKind.ADOPT, slot, entry.position, cast(int, entry.snapshot), table)
+
+    def adopting(self, slot: int) -> bool:
+        """Is the copy into this slot still to be made? Its request may not run before."""
+        return slot in self._adopting
+
+    def adopted(self, slot: int, *, failed: bool) -> None:
+        """The copy was made or was not needed any more, or the entry is no good."""
+        entry = self._adopting.pop(slot)
+        gone = self.index.broken(entry) if failed else False
+        if self.index.unlock(entry) or gone:
+            self._discard(entry)
+
+    def points(self, request: Request, start: int) -> tuple[int, ...]:
+        """Where this request's prompt is captured on its way, from ``start`` on."""
+        if not self.enabled or request.keys is None:
+            return ()
+        prompt = request.submission.prompt
+        return capture_points(
+            request.keys, turn_ends=prompt.turn_ends, answer_start=prompt.answer_start, start=start
+        )
+
+    # -- while it runs --------------------------------------------------------------------------------------------
+
+    def fill(self, request: Request, rows: int) -> None:
+        """The first ``rows`` rows of a request are computed: its whole blocks can be found from now on."""
+        keys, hold = request.keys, request.hold
+        if not self.enabled or keys is None or hold is None:
+            return
+        size = self._pool.block_size
+        first, whole = request.filled_blocks, rows // size
+        if whole <= first:
+            return
+        request.extend_keys(rows)
+        self._pool.fill(hold, first, keys.block_digests(first, whole))
+        request.filled_blocks = whole
+
+    def capture(self, request: Request, position: int) -> SlotWork | None:
+        """The state after ``position`` rows is to be kept, if it is not yet and there is room; see :meth:`captured`."""
+        keys = request.keys
+        if not self.enabled or keys is None or position < 1 or request.slot is None:
+            return None
+        request.extend_keys(position)
+        if keys.splits_image(position):
+            return None
+        anchor = position == anchor_point(keys, request.submission.prompt.answer_start)
+        nbytes = self.capabilities.captured_bytes(position)
+        entry = self.index.begin(keys, position, request.order, anchor=anchor, device_bytes=nbytes)
+        if entry is None:
+            return None
+        for eviction in self.index.evict_until(device_bytes=self.budget, newcomer=entry):
+            self._discard(eviction.entry)
+        if self.index.device_bytes > self.budget:
+            self.index.failed(entry)
+            return None
+        handle = self._new_handle()
+        self._capturing[handle] = entry
+        return SlotWork(WorkKind.CAPTURE, request.slot, position, handle)
+
+    def captured(self, work: SlotWork, outcome: WorkOutcome | None) -> None:
+        """A capture has been made or has failed; None: it was never launched."""
+        entry = self._capturing.pop(work.handle)
+        if outcome is None or outcome.error is not None:
+            self.index.failed(entry)
+        else:
+            self.index.filled(entry, work.handle, device_bytes=outcome.nbytes)
+
+    def _discard(self, entry: Entry) -> None:
+        if entry.snapshot is not None:
+            cast(StoresStates, self._engine).discard(cast(int, entry.snapshot))
+
+    def check_integrity(self) -> None:
+        """Everything is counted right; called whenever the loop goes idle."""
+        self.index.check_integrity()
+        assert not self._adopting, self._adopting
+        assert self.index.device_bytes <= self.budget, (self.index.device_bytes, self.budget)
+
+
+def cut_row(request: Request) -> int | None:
+    """Where the next chunk of a prompt ends at the latest."""
+    points: Sequence[int] = request.capture_points
+    return next_cut(request.next_row, points) if points else None

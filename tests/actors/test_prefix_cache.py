@@ -1,0 +1,198 @@
+"""Prompts that begin like earlier ones start where those were captured, and no answer shows it."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import attrs
+import numpy as np
+import pytest
+import trio
+
+from luce.actors.service import Service
+from luce.actors.submission import Submission
+from luce.engines.fake.engine import FakeEngine, Mode, fake_capabilities
+from luce.engines.fake.pictures import make_picture
+from luce.engines.seam import SampledToken, WorkKind
+from tests.actors.harness import Answer, Prompt, ask, check_clean, expected, read, read_all, serving, settled
+
+pytestmark = pytest.mark.trio
+
+
+def engine_of(mode: Mode = Mode.INLINE, **changes: Any) -> FakeEngine:
+    return FakeEngine(fake_capabilities(**({"block_size": 16} | changes)), mode=mode)
+
+
+def longer(asked: Submission, rows: list[int], **changes: Any) -> Submission:
+    """The same prompt with more rows behind it."""
+    before = asked.prompt
+    ids = np.concatenate([before.token_ids, np.array(rows, np.int32)])
+    more = np.arange(len(before.token_ids), len(ids), dtype=np.int32) + np.int32(before.rope_delta)
+    positions = np.concatenate([before.positions, np.broadcast_to(more, (3, len(more)))], axis=1)
+    prompt = Prompt(ids, positions.astype(np.int32), before.rope_delta, before.spans)
+    return attrs.evolve(asked, prompt=prompt, **changes)
+
+
+def next_turn(asked: Submission, answer: list[SampledToken], rows: int = 5) -> Submission:
+    """What a chat client sends next: all so far, its answer, and a few rows more."""
+    turn = [token.token for token in answer] + [(7 * n) % 250 for n in range(rows)]
+    return longer(asked, turn)
+
+
+async def answer_to(service: Service, asked: Submission) -> tuple[Answer, int]:
+    """The answer and how many of its prompt's tokens came from the cache."""
+    handle = service.submit(asked)
+    return await read(handle), handle.usage.cached_tokens
+
+
+@pytest.mark.parametrize("mode", [Mode.INLINE, Mode.THREAD])
+@pytest.mark.parametrize("depth", [1, 2])
+@pytest.mark.parametrize("rows", [1, 2, 15, 16, 17, 31, 32, 33, 48, 64, 65, 200])
+async def test_the_same_prompt_again_and_then_one_more(rows: int, depth: int, mode: Mode) -> None:
+    """At least one token is computed; a prompt that is a whole number of blocks is no exception (fault B53)."""
+    async with serving(engine_of(mode), depth=depth) as service:
+        asked = ask(1, rows=rows, tokens=5)
+        first, cold = await answer_to(service, asked)
+        await settled(service)
+        again, hit = await answer_to(service, asked)
+        await settled(service)
+        more = longer(asked, [3])
+        grown, deeper = await answer_to(service, more)
+    assert first.tokens == again.tokens == tuple(expected(asked))
+    assert grown.tokens == tuple(expected(more))
+    assert (cold, hit, deeper) == (0, last := len(asked.prompt.token_ids) - 1, last)
+
+
+async def test_growing_chats_advance_every_turn() -> None:
+    """Two chats in turns, four snapshots, 16 turns: each goes on from its own last turn's end (fault B58)."""
+    engine = engine_of(bytes_per_snapshot=100, num_blocks=512)
+    async with serving(engine, prefix_bytes=8 * 100) as service:
+        chats = {name: ask(name, rows=20, tokens=6) for name in (1, 2)}
+        reached = {1: 0, 2: 0}
+        for turn in range(16):
+            for name, asked in chats.items():
+                answer, cached = await answer_to(service, asked)
+                assert answer.tokens == tuple(expected(asked))
+                if turn:
+                    assert cached > reached[name], (turn, name)
+                reached[name] = cached
+                await settled(service)
+                chats[name] = next_turn(asked, list(answer.tokens))
+        assert service.loop.memory.cache.index.stats.evictions > 0
+
+
+async def test_another_picture_is_another_prefix() -> None:
+    """Same ids, other pixels (fault B02); the same picture again is found (B10), also behind a longer prompt."""
+    engine = engine_of()
+    async with serving(engine) as service:
+        first = ask(1, rows=40, images=1)
+        other = attrs.evolve(first, images=(make_picture(b"another one"),))
+        assert (first.prompt.token_ids == other.prompt.token_ids).all()
+        for asked, at_least, at_most in [
+            (first, 0, 0),
+            (other, 0, first.prompt.spans[0].start),
+            (first, 39, 39),
+        ]:
+            answer, cached = await answer_to(service, asked)
+            assert answer.tokens == tuple(expected(asked))
+            assert at_least <= cached <= at_most
+            await settled(service)
+    assert expected(first) != expected(other)
+
+
+async def test_a_hit_never_ends_inside_a_picture() -> None:
+    engine = engine_of()
+    asked = ask(1, rows=60, images=3)
+    async with serving(engine, prefill_budget=7) as service:
+        await answer_to(service, asked)
+        await settled(service)
+        for entry in service.loop.memory.cache.index:
+            for span in asked.prompt.spans:
+                assert not span.start < entry.position < span.start + span.length
+        shorter = attrs.evolve(
+            asked,
+            prompt=attrs.evolve(
+                asked.prompt,
+                token_ids=asked.prompt.token_ids[: asked.prompt.spans[1].start + 1],
+                positions=asked.prompt.positions[:, : asked.prompt.spans[1].start + 1],
+                spans=asked.prompt.spans[:1],
+            ),
+            images=asked.images[:1],
+        )
+        answer, cached = await answer_to(service, shorter)
+    assert answer.tokens == tuple(expected(shorter))
+    assert cached >= asked.prompt.spans[0].start + asked.prompt.spans[0].length
+
+
+async def test_salts_share_nothing() -> None:
+    async with serving(engine_of()) as service:
+        asked = ask(1, rows=40)
+        await answer_to(service, attrs.evolve(asked, cache_salt=b"a"))
+        await settled(service)
+        assert (await answer_to(service, attrs.evolve(asked, cache_salt=b"b")))[1] == 0
+        await settled(service)
+        assert (await answer_to(service, attrs.evolve(asked, cache_salt=b"a")))[1] == 39
+
+
+async def test_without_a_budget_nothing_is_kept() -> None:
+    async with serving(engine_of(), prefix_bytes=0) as service:
+        for _ in range(2):
+            assert (await answer_to(service, ask(1, rows=40)))[1] == 0
+        await settled(service)
+        assert len(service.loop.memory.cache.index) == 0
+
+
+@pytest.mark.parametrize("kind", [WorkKind.CAPTURE, WorkKind.ADOPT])
+@pytest.mark.parametrize("depth", [1, 2])
+async def test_a_copy_that_fails_loses_nothing_but_itself(kind: WorkKind, depth: int) -> None:
+    engine = engine_of(Mode.THREAD)
+    asked = ask(1, rows=40, images=1)
+    async with serving(engine, depth=depth) as service:
+        if kind is WorkKind.CAPTURE:
+            engine.fail_work(kind)
+        await answer_to(service, asked)
+        await settled(service)
+        if kind is WorkKind.ADOPT:
+            engine.fail_work(kind)
+        answers = await read_all(service, [asked, ask(2, rows=33)])
+        await settled(service)
+        check_clean(service, engine)
+    assert answers[0].tokens == tuple(expected(asked))
+    assert answers[1].tokens == tuple(expected(ask(2, rows=33)))
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+@pytest.mark.parametrize("seed", range(6))
+async def test_chats_under_pressure_with_cancels_are_exact(seed: int, depth: int) -> None:
+    """Shared roots, growing chats, pictures, a small pool, little room for snapshots and for parked slots, clients
+    that leave: every token is that of the request alone."""
+    rng = random.Random(seed)
+    engine = engine_of(Mode.THREAD, num_blocks=33, block_size=4, bytes_per_snapshot=100, bytes_per_token=2)
+    roots = [ask(n, rows=18 + n, tokens=8, images=n % 2) for n in range(3)]
+    hits = 0
+
+    async def chat(service: Service, name: int) -> None:
+        nonlocal hits
+        asked = longer(roots[name % 3], [name], params=ask(name, tokens=8 + rng.randrange(20)).params)
+        for turn in range(4):
+            handle = service.submit(attrs.evolve(asked, id=f"{name}/{turn}"))
+            leaves = rng.random() < 0.2
+            answer = await read(handle, rng.randrange(6) if leaves else None)
+            hits += handle.usage.cached_tokens > 0
+            assert answer.tokens == tuple(expected(asked))[: len(answer.tokens)]
+            if answer.end.reason != "length":
+                assert leaves, answer.end
+                return
+            asked = next_turn(asked, list(answer.tokens), rows=1 + rng.randrange(5))
+            if len(asked.prompt.token_ids) > 95:
+                return
+
+    async with serving(engine, depth=depth, prefill_budget=7, prefix_bytes=900, park_bytes=700) as service:
+        async with trio.open_nursery() as nursery:
+            for name in range(12):
+                nursery.start_soon(chat, service, name)
+        await settled(service)
+        check_clean(service, engine)
+        stats = service.loop.memory.cache.index.stats
+    assert hits > 0 and stats.evictions > 0, (hits, stats)
