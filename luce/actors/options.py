@@ -17,6 +17,9 @@ class ServiceOptions:
     """Prompt rows per step over all lanes; None is whole prompts."""
     max_queued: int = 256
     """Requests that may wait for a slot; one more is refused with 503."""
+    max_queued_tokens: int | None = None
+    """Prompt tokens, picture rows included, of all requests that wait together; None is 16 contexts. One alone always
+    may."""
     queue_timeout: float = 300.0
     """Seconds that a request may wait for a slot."""
     client_timeout: float = 60.0
@@ -28,6 +31,9 @@ class ServiceOptions:
     """Host memory that slots saved under pressure may take; None is a quarter of what is free at the time."""
     prefix_bytes: int | None = None
     """Host memory for snapshots of the prefix cache, 0 for no cache; None is room for a few dozen of them."""
+    image_bytes: int | None = None
+    """Host memory for rows of encoded pictures that no running request needs, 0 to keep none; None is 64 MiB, or a
+    quarter of what is free if that is less."""
     coalesce: float = 0.020
     """Seconds that an idle loop waits for more arrivals before its first step."""
     depth: int = 1

@@ -12,6 +12,7 @@ from typing import Any, cast
 import trio
 
 from luce.actors.answer import AnswerText
+from luce.actors.budgets import image_budget
 from luce.actors.encoder import Encode, Encoder, EncoderGuards, on_worker_thread
 from luce.actors.mailbox import Mailbox, Turn
 from luce.actors.messages import ToEncoder, ToLoop
@@ -81,7 +82,10 @@ class Service:
         )
         self.loop = StepLoop(model.engine, self._wiring)
         self.encoder = Encoder(
-            encode or on_worker_thread(model.engine.encode), self._wiring.encoder, self.events
+            encode or on_worker_thread(model.engine.encode),
+            self._wiring.encoder,
+            self.events,
+            image_budget(self.options.image_bytes, model.engine.capabilities),
         )
         self._orders = itertools.count()
         self._requests_nursery: trio.Nursery | None = None
@@ -160,12 +164,26 @@ class Service:
             raise CapacityError(
                 f"the queue is full: {slots} requests run and {self.options.max_queued} wait (--queue)"
             )
+        self._check_queue(len(submission.prompt.token_ids))
         answer = AnswerText(self.model.tokenizer, submission)
         request = Request(submission, next(self._orders), self._wiring, answer, trio.current_time())
         self.requests[request.order] = request
         request.start()
         self._requests_nursery.start_soon(request.run)
         return Handle(submission.id, request.usage, request.buffer, request.cancel, request.timings)
+
+    def _check_queue(self, tokens: int) -> None:
+        """Prompts that wait take memory, pictures above all: bound it by what they hold, not by their number alone."""
+        most = self.options.max_queued_tokens
+        if most is None:
+            most = 16 * self.model.engine.capabilities.max_context
+        queued = [r.prompt_rows for r in self.requests.values() if r.machine.active("queued")]
+        waiting = sum(queued[len(self.loop.memory.free_slots) :])  # the first ones are about to have a slot
+        if waiting and waiting + tokens > most:
+            raise CapacityError(
+                f"the queue is full: prompts of {waiting} tokens wait, {tokens} more would exceed {most} "
+                "(--queue-tokens)"
+            )
 
     def _check_fits(self, submission: Submission) -> None:
         capabilities = self.model.engine.capabilities

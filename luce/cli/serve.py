@@ -129,6 +129,14 @@ class SchedulingFlags:
         COUNT,
         Parameter(group=SCHEDULING, help="Requests that may wait; one more gets 503."),
     ] = SERVICE_DEFAULTS.max_queued
+    queue_tokens: Annotated[
+        int | None,
+        COUNT,
+        Parameter(
+            group=SCHEDULING,
+            help="Prompt tokens, pictures included, of all that wait together; more get 503; by default 16 contexts.",
+        ),
+    ] = SERVICE_DEFAULTS.max_queued_tokens
     queue_timeout: Annotated[
         float,
         SECONDS,
@@ -168,6 +176,7 @@ class SchedulingFlags:
         return ServiceOptions(
             prefill_budget=self.prefill,
             max_queued=self.queue,
+            max_queued_tokens=self.queue_tokens,
             queue_timeout=self.queue_timeout,
             client_timeout=client_timeout,
             prefix_bytes=self.prefix_memory,

@@ -229,10 +229,22 @@ async def test_the_queue_is_bounded() -> None:
             assert (await read(handle)).end.reason == "length"
 
 
+async def test_the_queue_is_bounded_in_tokens_too() -> None:
+    engine = FakeEngine(fake_capabilities(num_slots=1), mode=Mode.MANUAL)
+    async with serving(engine, max_queued_tokens=70) as service:
+        running = service.submit(ask(0, rows=100))
+        one_alone = service.submit(ask(1, rows=65))
+        with pytest.raises(CapacityError, match="prompts of 65 tokens wait, 10 more would exceed 70"):
+            service.submit(ask(2, rows=10))
+        fits = service.submit(ask(3, rows=5))
+        for handle in (running, one_alone, fits):
+            assert (await read(handle)).end.reason == "length"
+
+
 async def test_free_slots_do_not_count_as_a_queue() -> None:
     """Requests that come together while slots are free are not sent away, also while the loop still coalesces."""
     engine = FakeEngine(fake_capabilities(num_slots=4), mode=Mode.INLINE)
-    async with serving(engine, max_queued=0) as service:
+    async with serving(engine, max_queued=0, max_queued_tokens=1) as service:
         handles = [service.submit(ask(n)) for n in range(4)]
         with pytest.raises(CapacityError):
             service.submit(ask(5))

@@ -60,6 +60,7 @@ WHOLE = (
     "preparing",
     "prefill",
     "queue",
+    "queue-tokens",
     "depth",
     "port",
     "max-images",
