@@ -29,6 +29,8 @@ from luce.charts.loader import load_chart
 from luce.engines.loaded import LoadedModel
 from luce.errors import CapacityError, DeviceError, RequestError
 from luce.scheduling.block_pool import blocks_for
+from luce.scheduling.plan import plan
+from luce.scheduling.state import Policy
 from luce.trace.events import EventStream
 
 __all__ = ["Service"]
@@ -55,10 +57,15 @@ class Service:
     options: what the operator set.
     encode: how pictures are encoded without holding up trio; None is the engine's `encode` on a worker thread.
         Simulations pass one that takes its time on trio's clock.
+    policy: what decides for the step loop.
     """
 
     def __init__(
-        self, model: LoadedModel, options: ServiceOptions | None = None, encode: Encode | None = None
+        self,
+        model: LoadedModel,
+        options: ServiceOptions | None = None,
+        encode: Encode | None = None,
+        policy: Policy = plan,
     ) -> None:
         check_protocol({name: load_chart(name) for name in FED}, _guards())
         self.model = model
@@ -80,7 +87,7 @@ class Service:
             request_chart=load_chart("request"),
             forget=self._forget,
         )
-        self.loop = StepLoop(model.engine, self._wiring)
+        self.loop = StepLoop(model.engine, self._wiring, policy)
         self.encoder = Encoder(
             encode or on_worker_thread(model.engine.encode),
             self._wiring.encoder,

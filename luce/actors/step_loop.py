@@ -3,9 +3,9 @@
 Theory of operation. The loop reads its mailbox (`admit`, `retire`, `rows.ready` from requests, `drain`, `abort` from
 the server) and does two things on its own account:
 
-- in *planning*, once every mailbox of the server is empty, it freezes the world, asks the pure
-  :func:`luce.scheduling.plan.plan`, and either grants slots (and plans again when the requests have answered) or
-  launches a step;
+- in *planning*, once every mailbox of the server is empty, it freezes the world, asks the policy
+  (:func:`luce.scheduling.plan.plan`, a pure function), and either grants slots (and plans again when the requests have
+  answered) or launches a step;
 - in *turn*, it hands a finished step's results to their requests and waits until all mailboxes are empty again.
 
 Its own data is who waits, who holds which slot, who is parked, and which steps are in flight. Everything about a
@@ -51,7 +51,7 @@ from luce.engines.seam import (
 )
 from luce.errors import CapacityError, DeviceError, LuceError
 from luce.scheduling.plan import plan
-from luce.scheduling.state import Decision, Limits, Park, ParkKind
+from luce.scheduling.state import Decision, Limits, Park, ParkKind, Policy
 
 __all__ = ["LoopGuards", "StepLoop"]
 
@@ -80,9 +80,10 @@ class StepLoop:
     """Args:
     engine: what steps run on. The loop is the only one that opens, closes and launches.
     wiring: the other actors' mailboxes.
+    policy: what decides; tests of exactness pass one that parks requests without need.
     """
 
-    def __init__(self, engine: Engine, wiring: Wiring) -> None:
+    def __init__(self, engine: Engine, wiring: Wiring, policy: Policy = plan) -> None:
         capabilities = engine.capabilities
         self.engine = engine
         self.depth = min(wiring.options.depth, capabilities.max_depth)
@@ -102,6 +103,7 @@ class StepLoop:
         self.saving: set[int] = set()
         """Slots whose request is parked once the copy of its state is done."""
         self._wiring = wiring
+        self._policy = policy
         self._launched = Waker()
         self._landed = False
         """The oldest step in flight is done and not yet taken up: the device's mailbox, one bit wide."""
@@ -121,7 +123,7 @@ class StepLoop:
                     if machine.active("planning"):
                         self._plan()
                 elif machine.active("ahead"):
-                    self._launch_or_not(plan(freeze(self, run_ahead=True)))
+                    self._launch_or_not(self._policy(freeze(self, run_ahead=True)))
                 elif machine.active("turn"):
                     self._hand_out()
                     await self._settle()
@@ -184,7 +186,7 @@ class StepLoop:
     # -- planning -------------------------------------------------------------------------------------------------
 
     def _plan(self) -> None:
-        decision = plan(freeze(self, run_ahead=False))
+        decision = self._policy(freeze(self, run_ahead=False))
         if decision.moves:
             self._move(decision)  # stays in planning: the requests answer, then we plan again
         else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable
 from typing import NamedTuple
 
 import attrs
@@ -18,6 +19,7 @@ __all__ = [
     "Park",
     "ParkKind",
     "Parked",
+    "Policy",
     "Resume",
     "Waiting",
 ]
@@ -147,3 +149,7 @@ class Decision:
     def moves(self) -> bool:
         """Does it move requests rather than run a step?"""
         return bool(self.grants or self.resumes or self.parks or self.fails)
+
+
+Policy = Callable[[LoopState], Decision]
+"""What decides for the step loop. The server's is :func:`luce.scheduling.plan.plan`."""
