@@ -52,6 +52,8 @@ class Prompt:
     positions: npt.NDArray[np.int32]
     rope_delta: int = 0
     spans: tuple[ImageSpan, ...] = ()
+    answer_start: int = PROMPT
+    turn_ends: tuple[int, ...] = ()
 
 
 def _model(slots: int) -> LoadedModel:

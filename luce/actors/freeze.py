@@ -25,27 +25,31 @@ def freeze(loop: StepLoop, *, run_ahead: bool) -> LoopState:
     # Who may give way is only asked when somebody may have to: host memory is looked up for it.
     pressed = available < len(loop.running)
     room = memory.room_to_save() if pressed else 0
+    adopting, covered = memory.cache.adopting, memory.covered_rows
+    lanes = []
+    for slot, request in loop.running.items():  # by position: this runs for every slot in every step
+        if slot in leaving:
+            continue
+        lanes.append(
+            Lane(
+                slot,
+                request.order,
+                request.next_row,
+                request.prompt_rows,
+                request.ready_rows,
+                request.row_limit - 1,
+                covered(request),
+                request.runnable and not adopting(slot),
+                slot in continuing,
+                slot in busy,
+                pressed and request.savable and memory.save_cost(request) <= room,
+                pressed and request.droppable,
+                cut_row(request) if request.capture_points else None,
+            )
+        )
     return LoopState(
         limits=loop.limits,
-        lanes=tuple(
-            Lane(
-                slot=slot,
-                order=request.order,
-                next_row=request.next_row,
-                prompt_rows=request.prompt_rows,
-                ready_rows=request.ready_rows,
-                last_row=request.row_limit - 1,
-                covered_rows=memory.covered_rows(request),
-                runnable=request.runnable and not memory.cache.adopting(slot),
-                in_flight=slot in continuing,
-                busy=slot in busy,
-                can_save=pressed and request.savable and memory.save_cost(request) <= room,
-                can_drop=pressed and request.droppable,
-                cut_row=cut_row(request),
-            )
-            for slot, request in loop.running.items()
-            if slot not in leaving
-        ),
+        lanes=tuple(lanes),
         waiting=tuple(
             Waiting(key, memory.entry_cost(request))
             for key, request in islice(loop.waiting.items(), len(memory.free_slots))

@@ -40,12 +40,13 @@ class Hold:
     reserved: int = 0
     """Blocks up to which it can grow whatever happens; 0 when nothing was reserved."""
     _table: tuple[int, ...] | None = attrs.field(default=None, init=False)
+    _count: int = attrs.field(default=0, init=False)
 
     def __attrs_post_init__(self) -> None:
         self.put(self.tagged)
 
     def __len__(self) -> int:
-        return len(self.ids)
+        return self._count
 
     @property
     def ids(self) -> NDArray[np.intp]:
@@ -79,4 +80,4 @@ class Hold:
     def put(self, tagged: NDArray[np.intp]) -> None:
         """For the pool: these are its blocks from here on."""
         tagged.flags.writeable = False
-        self.tagged, self._table = tagged, None
+        self.tagged, self._table, self._count = tagged, None, tagged.shape[1]
