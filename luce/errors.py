@@ -22,6 +22,7 @@ __all__ = [
     "LuceError",
     "ModelFileError",
     "RequestError",
+    "TraceFileError",
     "as_param",
     "printable",
     "quoted",
@@ -116,6 +117,18 @@ class ModelFileError(LuceError):
         self.tensor = tensor
         where = f"{self.path}: tensor {quoted(tensor)}" if tensor is not None else self.path
         super().__init__(f"{where}: {message}")
+
+
+class TraceFileError(LuceError):
+    """A trace of requests cannot be read. The message is one line that names the file and, where there is one, the row
+    (from 1)."""
+
+    def __init__(self, path: str | os.PathLike[str], message: str, *, row: int | None = None) -> None:
+        self.path = os.fspath(path)
+        self.row = row
+        super().__init__(
+            f"{self.path}: row {row}: {message}" if row is not None else f"{self.path}: {message}"
+        )
 
 
 class ConfigError(LuceError):
