@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from luce.actors.prefix_cache import cut_row
+from luce.actors.prefix_cache import awaits_capture, cut_row
 from luce.scheduling.state import Lane, LoopState, Parked, Waiting
 
 if TYPE_CHECKING:
@@ -39,7 +39,9 @@ def freeze(loop: StepLoop, *, run_ahead: bool) -> LoopState:
                 request.ready_rows,
                 request.row_limit - 1,
                 covered(request),
-                request.runnable and not adopting(slot),
+                request.runnable
+                and not adopting(slot)
+                and not (request.capture_points and awaits_capture(request)),
                 slot in continuing,
                 slot in busy,
                 pressed and request.savable and memory.save_cost(request) <= room,

@@ -23,7 +23,7 @@ from luce.scheduling.capture_points import anchor_point, capture_points, next_cu
 from luce.scheduling.prefix_entry import Entry
 from luce.scheduling.prefix_index import PrefixIndex
 
-__all__ = ["Hit", "PrefixCache", "cut_row"]
+__all__ = ["Hit", "PrefixCache", "awaits_capture", "cut_row"]
 
 
 @attrs.frozen
@@ -183,3 +183,10 @@ def cut_row(request: Request) -> int | None:
     """Where the next chunk of a prompt ends at the latest."""
     points: Sequence[int] = request.capture_points
     return next_cut(request.next_row, points) if points else None
+
+
+def awaits_capture(request: Request) -> bool:
+    """Is its newest row, still in flight, one after which its state is to be captured? Longer chunks behind it would
+    commit rows past that place before the copy is made, so the next one waits for the result."""
+    row = request.next_row
+    return row > request.computed_rows and row in request.capture_points

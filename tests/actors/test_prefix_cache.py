@@ -34,6 +34,11 @@ def longer(asked: Submission, rows: list[int], **changes: Any) -> Submission:
     return attrs.evolve(asked, prompt=prompt, **changes)
 
 
+def cut(prompt: Prompt, rows: int) -> Prompt:
+    """Its first rows, without pictures."""
+    return Prompt(prompt.token_ids[:rows], prompt.positions[:, :rows], prompt.rope_delta, ())
+
+
 def next_turn(asked: Submission, answer: list[SampledToken], rows: int = 5) -> Submission:
     """What a chat client sends next: all so far, its answer, and a few rows more."""
     turn = [token.token for token in answer] + [(7 * n) % 250 for n in range(rows)]
@@ -141,6 +146,22 @@ async def test_without_a_budget_nothing_is_kept() -> None:
             assert (await answer_to(service, ask(1, rows=40)))[1] == 0
         await settled(service)
         assert len(service.loop.memory.cache.index) == 0
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+async def test_rows_behind_a_place_to_capture_wait_for_it(depth: int) -> None:
+    """With two steps in flight, the chunk behind such a place must not be launched before the copy: it commits rows."""
+    engine = engine_of()
+    chat = ask(2, rows=400)
+    chat = attrs.evolve(chat, prompt=attrs.evolve(chat.prompt, turn_ends=(100, 200, 300)))
+    async with serving(engine, depth=depth, prefill_budget=300) as service:
+        answers = await read_all(service, [ask(1, rows=2, tokens=30), chat])
+        await settled(service)
+        kept = {entry.position for entry in service.loop.memory.cache.index}
+        again, cached = await answer_to(service, attrs.evolve(chat, prompt=cut(chat.prompt, 301)))
+        assert {100, 200, 300} <= kept and cached == 300
+    assert answers[1].tokens == tuple(expected(chat))
+    assert again.end.reason == "length"
 
 
 @pytest.mark.parametrize("kind", [WorkKind.CAPTURE, WorkKind.ADOPT])
