@@ -19,7 +19,7 @@ from typing import Any
 from luce.charts.explorer import reachable
 from luce.charts.loader import load_chart
 from luce.charts.model import Action, Chart, Kind, Send, State, Transition
-from luce.cli.main import VERBS, build_app
+from luce.cli.main import COMMANDS, arguments_of, build_app
 
 __all__ = ["PAGES", "filled", "main"]
 
@@ -115,8 +115,8 @@ def _action(action: Action) -> str:
 # Flags
 
 
-def _flags(verb: str) -> str:
-    arguments = [one for one in build_app(None)[verb].assemble_argument_collection() if one.parameter.help]
+def _flags(command: tuple[str, ...]) -> str:
+    arguments = [one for one in arguments_of(build_app(None), command) if one.parameter.help]
     return "\n".join(_table(("flag", "default", "what it says"), map(_flag, arguments))) + "\n"
 
 
@@ -134,7 +134,10 @@ def _flag(argument: Any) -> tuple[str, str, str]:
 
 PAGES: dict[Path, dict[str, Callable[[], str]]] = {
     REFERENCE / "statecharts.md": {name: lambda name=name: _chart(name) for name in CHARTS},  # type: ignore[misc]
-    REFERENCE / "command-line.md": {verb: lambda verb=verb: _flags(verb) for verb in VERBS},  # type: ignore[misc]
+    REFERENCE / "command-line.md": {
+        " ".join(command): lambda command=command: _flags(command)  # type: ignore[misc]
+        for command in COMMANDS
+    },
 }
 
 if __name__ == "__main__":

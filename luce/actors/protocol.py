@@ -12,7 +12,7 @@ from luce.charts.guards import bind_guards
 from luce.charts.model import Chart, Send
 from luce.errors import ChartError
 
-__all__ = ["FED", "check_protocol"]
+__all__ = ["FED", "check_fit", "check_protocol"]
 
 FED: Mapping[str, frozenset[str]] = {
     "request": frozenset({
@@ -44,22 +44,34 @@ def check_protocol(charts: Mapping[str, Chart], guards: Mapping[str, object]) ->
     Raises:
         ChartError: names the chart and the guard, event or target that does not fit.
     """
-    for name, chart in charts.items():
-        bind_guards(chart, guards[name])
-        if missing := sorted(FED[name] - chart.events):
-            raise ChartError(f"{name}.scxml: no transition for {', '.join(missing)}, which its actor feeds")
-        for send in _sends(chart):
-            if send.target == "timer":
-                continue
-            receiver = SPEAKS_FOR.get(send.target)
-            if receiver is None:
-                raise ChartError(
-                    f"{name}.scxml: sends {send.event!r} to #_{send.target}; there is no such actor"
-                )
-            if send.event not in charts[receiver].events:
-                raise ChartError(
-                    f"{name}.scxml: sends {send.event!r} to #_{send.target}, but {receiver}.scxml knows no such event"
-                )
+    for name in charts:
+        check_fit(name, charts, guards[name])
+
+
+def check_fit(name: str, charts: Mapping[str, Chart], guards: object) -> None:
+    """Compare one of the charts with its actor, and what it sends with the others.
+
+    Args:
+        charts: all charts named in :data:`FED`.
+        guards: an instance of its actor's guard class.
+
+    Raises:
+        ChartError: as :func:`check_protocol`.
+    """
+    chart = charts[name]
+    bind_guards(chart, guards)
+    if missing := sorted(FED[name] - chart.events):
+        raise ChartError(f"{name}.scxml: no transition for {', '.join(missing)}, which its actor feeds")
+    for send in _sends(chart):
+        if send.target == "timer":
+            continue
+        receiver = SPEAKS_FOR.get(send.target)
+        if receiver is None:
+            raise ChartError(f"{name}.scxml: sends {send.event!r} to #_{send.target}; there is no such actor")
+        if send.event not in charts[receiver].events:
+            raise ChartError(
+                f"{name}.scxml: sends {send.event!r} to #_{send.target}, but {receiver}.scxml knows no such event"
+            )
 
 
 def _sends(chart: Chart) -> Iterator[Send]:

@@ -33,15 +33,15 @@ from luce.scheduling.plan import plan
 from luce.scheduling.state import Policy
 from luce.trace.events import EventStream
 
-__all__ = ["Service"]
+__all__ = ["Service", "actor_guards"]
 
 
 class ServerGuards:
     """`server.scxml` asks nothing."""
 
 
-def _guards() -> dict[str, object]:
-    """Guard objects that only have their names read."""
+def actor_guards() -> dict[str, object]:
+    """An instance of each actor's guard class, by the chart it answers to. They only have their names read."""
     nobody = cast(Any, None)
     return {
         "request": RequestGuards(nobody),
@@ -67,7 +67,7 @@ class Service:
         encode: Encode | None = None,
         policy: Policy = plan,
     ) -> None:
-        check_protocol({name: load_chart(name) for name in FED}, _guards())
+        check_protocol({name: load_chart(name) for name in FED}, actor_guards())
         self.model = model
         self.options = options or ServiceOptions()
         self.events = EventStream(trio.current_time)

@@ -21,7 +21,7 @@ import attrs
 
 from luce.charts.interpreter import Configuration, initial, outcomes
 from luce.charts.model import Chart
-from luce.errors import IllegalEvent
+from luce.errors import ChartError, IllegalEvent
 
 __all__ = ["Exploration", "Fault", "Model", "Violation", "explore", "reachable"]
 
@@ -148,16 +148,30 @@ def _explore(model: Model[S], limit: int, faults: int) -> Exploration[S]:
     return found
 
 
-def reachable(chart: Chart) -> tuple[Configuration, ...]:
-    """Every configuration that some sequence of events and guard answers leads to, in the order of discovery."""
+def reachable(chart: Chart, *, limit: int | None = None) -> tuple[Configuration, ...]:
+    """Every configuration that some sequence of events and guard answers leads to, in the order of discovery.
+
+    Args:
+        limit: how many ways from one configuration to another are tried at most; None for charts of our own.
+
+    Raises:
+        ChartError: there are more, or entering the chart asks a guard.
+    """
     start = initial(chart).then
     assert start is not None
     seen = {start: None}
     work = [start]
+    tried = 0
     events = sorted(chart.events)
     for here in work:
         for event in events:
             for _, outcome in outcomes(here, event):
+                tried += 1
+                if limit is not None and tried > limit:
+                    raise ChartError(
+                        f"{chart.name}: more than {limit} ways from one configuration to another, "
+                        "too many to try all"
+                    )
                 if outcome.then is not None and outcome.then not in seen:
                     seen[outcome.then] = None
                     work.append(outcome.then)

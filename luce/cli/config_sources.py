@@ -18,7 +18,7 @@ from luce.errors import ConfigError, reason
 __all__ = ["PREFIX", "config_file", "environment_check", "file_source", "read_config", "variables"]
 
 Source = Callable[[Any, tuple[str, ...], ArgumentCollection], None]
-"""What cyclopts calls for more values of a verb's flags: (app, (verb,), flags)."""
+"""What cyclopts calls for more values of a verb's flags: (app, the command's words, flags)."""
 
 PREFIX = "LUCE_"
 MAX_BYTES = 1 << 20
@@ -40,8 +40,11 @@ def config_file(arguments: Sequence[str]) -> Path | None:
     return Path(found) if found else None
 
 
-def read_config(path: Path, verbs: Collection[str]) -> dict[str, Any]:
+def read_config(path: Path, commands: Collection[tuple[str, ...]]) -> dict[str, Any]:
     """The tables of a configuration file. Their keys are checked by :func:`file_source`.
+
+    Args:
+        commands: by their words; the table of ("charts", "draw") is [charts.draw].
 
     Raises:
         ConfigError: the file cannot be read, is no TOML, or holds something else than a table for each verb; names
@@ -55,19 +58,30 @@ def read_config(path: Path, verbs: Collection[str]) -> dict[str, Any]:
         tables = tomllib.loads(data.decode())
     except (ValueError, RecursionError) as error:  # of TOML, or of UTF-8
         raise ConfigError(f"{path} is not TOML: {reason(error)}", flag="--config") from None
-    for name, table in tables.items():
-        if fault := _fault(name, table, verbs):
-            raise ConfigError(f"{path}: {fault}", flag="--config")
+    if fault := _fault(tables, (), commands):
+        raise ConfigError(f"{path}: {fault}", flag="--config")
     return tables
 
 
-def _fault(name: str, table: Any, verbs: Collection[str]) -> str | None:
-    known = ", ".join(f"[{verb}]" for verb in verbs)
-    if name not in verbs:
-        if isinstance(table, Mapping):
-            return f"the table [{name}] is of no command{_meant(name, verbs, '[{}]')} Tables are {known}"
-        return f"the key {name!r} stands in no table; put it into one of {known}"
-    return None if isinstance(table, Mapping) else f"{name!r} must be a table, [{name}]"
+def _fault(
+    tables: Mapping[str, Any], above: tuple[str, ...], commands: Collection[tuple[str, ...]]
+) -> str | None:
+    """What is wrong with the tables of the commands that begin with ``above``."""
+    names = [".".join(command) for command in commands if command[: len(above)] == above]
+    known = ", ".join(f"[{name}]" for name in names)
+    for key, table in tables.items():
+        here = (*above, key)
+        name = ".".join(here)
+        if not any(command[: len(here)] == here for command in commands):
+            if isinstance(table, Mapping):
+                return f"the table [{name}] is of no command{_meant(name, names, '[{}]')} Tables are {known}"
+            where = f"[{'.'.join(above)}], which is no command's table" if above else "no table"
+            return f"the key {key!r} stands in {where}; put it into one of {known}"
+        if not isinstance(table, Mapping):
+            return f"{name!r} must be a table, [{name}]"
+        if here not in commands and (fault := _fault(table, here, commands)):
+            return fault
+    return None
 
 
 def file_source(path: Path, tables: Mapping[str, Any]) -> Source:
@@ -78,13 +92,16 @@ def file_source(path: Path, tables: Mapping[str, Any]) -> Source:
     values = Dict(dict(tables), source=str(path))
 
     def read(app: Any, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
-        (verb,) = commands
+        table: Mapping[str, Any] = tables
+        for word in commands:
+            table = table.get(word, {})
         flags = {name[2:] for argument in arguments for name in argument.names if name.startswith("--")}
-        for key in tables.get(verb, ()):
+        name = ".".join(commands)
+        for key in table:
             if key == "config":
-                raise ConfigError(f"{path}: [{verb}] {key}: a file cannot name another one", flag="--config")
+                raise ConfigError(f"{path}: [{name}] {key}: a file cannot name another one", flag="--config")
             if key.replace("_", "-") not in flags:
-                fault = f"{path}: [{verb}] has no key {key!r}{_meant(key, flags, '{}')}"
+                fault = f"{path}: [{name}] has no key {key!r}{_meant(key, flags, '{}')}"
                 raise ConfigError(fault, flag="--config")
         values(app, commands, arguments)
 

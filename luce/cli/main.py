@@ -10,13 +10,13 @@ import errno
 import io
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from cyclopts import App, CycloptsError, UnusedCliTokensError
+from cyclopts import App, ArgumentCollection, CycloptsError, UnusedCliTokensError
 from cyclopts.config import Env
 
 from luce.cli.config_sources import (
@@ -29,7 +29,7 @@ from luce.cli.config_sources import (
 )
 from luce.errors import ConfigError, LuceError, printable
 
-__all__ = ["EXIT_FAILED", "EXIT_STOPPED", "EXIT_USAGE", "build_app", "main"]
+__all__ = ["COMMANDS", "EXIT_FAILED", "EXIT_STOPPED", "EXIT_USAGE", "arguments_of", "build_app", "main"]
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -41,8 +41,19 @@ VERBS = {
     "demo": "Ask the bundled model four chart questions at once.",
     "inspect": "Show what a model's files hold and what serving them takes.",
     "logits": "Write the logits of a prompt to a file, for comparison with other implementations.",
+    "charts": "Check, explore and draw statecharts.",
     "doctor": "Check this machine: Python, memory, device, exactness.",
 }
+PARTS = {
+    "charts": {
+        "check": "Load charts and compare them with the actors that run them.",
+        "explore": "List every configuration of one chart and what is legal there.",
+        "draw": "Write one chart as Graphviz text.",
+    },
+}
+"""Verbs of verbs: `luce charts check`. Each is a function of its verb's module."""
+COMMANDS = tuple((verb, *part) for verb in VERBS for part in ([[one] for one in PARTS.get(verb, ())] or [[]]))
+"""All that can be run, by its words: ("serve",), ("charts", "check")."""
 
 
 UNWRITABLE = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
@@ -79,7 +90,7 @@ def build_app(file: Path | None) -> App:
     """
     sources: list[Any] = [environment_check(_variables), Env(PREFIX, command=False)]
     if file is not None:
-        sources.append(file_source(file, read_config(file, VERBS)))
+        sources.append(file_source(file, read_config(file, COMMANDS)))
     app = App(
         name="luce",
         help="An LLM server: exact answers under batching, visible state.",
@@ -90,7 +101,13 @@ def build_app(file: Path | None) -> App:
         print_error=False,
     )
     for verb, help_text in VERBS.items():
-        app.command(f"luce.cli.{verb}:{verb}", name=verb, help=help_text)
+        if verb not in PARTS:
+            app.command(f"luce.cli.{verb}:{verb}", name=verb, help=help_text)
+            continue
+        group = App(name=verb, help=help_text, version_flags=())
+        for part, part_help in PARTS[verb].items():
+            group.command(f"luce.cli.{verb}:{part}", name=part, help=part_help)
+        app.command(group)
     return app
 
 
@@ -174,7 +191,14 @@ def _usage(error: CycloptsError) -> str:
 def _variables() -> set[str]:
     """The environment variables of all verbs. Imports all of them."""
     app = build_app(None)
-    return set().union(*(variables(app[verb].assemble_argument_collection()) for verb in VERBS))
+    return set().union(*(variables(arguments_of(app, command)) for command in COMMANDS))
+
+
+def arguments_of(app: App, command: Iterable[str]) -> ArgumentCollection:
+    """The flags of a command, given by its words. Imports its verb."""
+    for word in command:
+        app = app[word]
+    return app.assemble_argument_collection()
 
 
 def _version() -> str:

@@ -19,11 +19,13 @@ from luce.charts.table import compile_table
 from luce.scheduling.digest_index import DigestIndex
 from luce.scheduling.free_blocks import FreeBlocks
 
-__all__ = ["BlockChanges", "BlockStates", "Ids", "RangeStep"]
+__all__ = ["GUARDS", "BlockChanges", "BlockStates", "Ids", "RangeStep"]
 
 Ids = NDArray[np.intp]
 """intp (n,), block numbers, each at most once."""
 
+GUARDS = ("shared", "duplicate")
+"""Of the chart, by bit."""
 _SHARED, _DUPLICATE = 1, 2
 
 
@@ -55,7 +57,7 @@ class BlockStates:
 
     def __init__(self, num_blocks: int, observer: Callable[[RangeStep], None] | None) -> None:
         self.table = compile_table(load_chart("block"))
-        assert self.table.chart.guard_order == ("shared", "duplicate")
+        assert self.table.chart.guard_order == GUARDS
         self._free_byte = self.table.number("free")
         self._cached_byte = self.table.number("cached")
         self._saving_byte = self.table.number("saving")

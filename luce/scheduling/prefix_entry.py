@@ -18,7 +18,10 @@ if TYPE_CHECKING:
     from luce.scheduling.eviction_order import Place
     from luce.scheduling.prefix_tree import Node
 
-__all__ = ["Entry", "EntryChart"]
+__all__ = ["GUARDS", "Entry", "EntryChart"]
+
+GUARDS = ("locked",)
+"""Of the chart, by bit."""
 
 
 @attrs.define(eq=False)
@@ -85,7 +88,7 @@ class EntryChart:
 
     def __init__(self, observer: Callable[[Step], None] | None = None) -> None:
         table: ChartTable = compile_table(load_chart("prefix_entry"))
-        assert table.chart.guard_order == ("locked",), table.chart.guard_order
+        assert table.chart.guard_order == GUARDS, table.chart.guard_order
         self._name = table.chart.name
         self._configurations = table.configurations
         self._rows = table.rows
