@@ -116,7 +116,8 @@ class ToLoop(NamedTuple):
 
 
 class ToEncoder(NamedTuple):
-    """encode and drop from a request; image.done and image.failed from the encoder's own worker; stop."""
+    """encode and drop from a request; image.done and image.failed from the encoder's own worker; stop from the server.
+    The last three are of no request."""
 
     event: str
     request: Request | None = None

@@ -172,8 +172,6 @@ class Request:
         """Rows whose step has been handed out, or that came from a cache."""
         self.ready_rows = self._count_ready_rows()
         self.num_generated = 0
-        self.asked_images: set[int] = set()
-        """Pictures that the encoder was asked for; each is asked for once, their rows are kept to the end."""
         self.parks = 0
         """How often it gave its slot back under pressure."""
         self.finish: str | None = None
@@ -203,6 +201,10 @@ class Request:
             for span in self.spec.spans
             if rows[span.image] is None and span.start + span.length > self.computed_rows
         ]
+
+    def pictures(self, digest: bytes) -> list[int]:
+        """The places among its pictures of the one with this digest."""
+        return [place for place, image in enumerate(self.submission.images) if image.digest == digest]
 
     @property
     def recomputable(self) -> bool:

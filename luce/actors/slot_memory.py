@@ -13,10 +13,10 @@ import itertools
 from collections.abc import Iterable
 from typing import cast
 
+from luce.actors.budgets import park_budget, prefix_budget
 from luce.actors.prefix_cache import PrefixCache
 from luce.actors.request import Request, SavedState
-from luce.compute.host_memory import available_bytes
-from luce.engines.seam import Capabilities, Engine, Segment, SlotWork, StoresStates, WorkKind, WorkOutcome
+from luce.engines.seam import Engine, Segment, SlotWork, StoresStates, WorkKind, WorkOutcome
 from luce.scheduling.block_pool import BlockPool, blocks_for
 from luce.scheduling.holds import Hold
 
@@ -24,16 +24,13 @@ __all__ = ["SlotMemory", "WorkItem"]
 
 WorkItem = tuple[SlotWork, Request]
 
-CACHED_PREFIXES = 32
-"""Snapshots that the prefix cache keeps if nobody says otherwise."""
-
 
 class SlotMemory:
     """Args:
     engine: opens and closes slots, keeps stored states.
     park_bytes: host memory that saved slots may take; None is a quarter of what is free, looked up at every save.
-    prefix_bytes: host memory that the prefix cache's snapshots may take, 0 for no cache; None is room for
-        :data:`CACHED_PREFIXES` of them, if a quarter of what is free has it.
+    prefix_bytes: host memory that the prefix cache's snapshots may take, 0 for no cache; None:
+        :func:`luce.actors.budgets.prefix_budget`.
     """
 
     def __init__(self, engine: Engine, park_bytes: int | None, prefix_bytes: int | None = None) -> None:
@@ -50,7 +47,7 @@ class SlotMemory:
         self._free_slots = list(range(self.capabilities.num_slots - 1, -1, -1))
         self._handles = itertools.count()
         self.cache = PrefixCache(
-            engine, self.pool, _cache_bytes(prefix_bytes, self.capabilities), self._new_handle
+            engine, self.pool, prefix_budget(prefix_bytes, self.capabilities), self._new_handle
         )
 
     def _new_handle(self) -> int:
@@ -153,8 +150,9 @@ class SlotMemory:
 
     def computed(self, request: Request, rows: int) -> None:
         """The first ``rows`` rows of a request are there: blocks can be found, a state may be worth keeping."""
-        self.cache.fill(request, rows)
-        if rows in request.capture_points:
+        if rows // self.capabilities.block_size > request.filled_blocks:
+            self.cache.fill(request, rows)
+        if request.capture_points and rows in request.capture_points:
             self._capture(request, rows)
 
     def finished(self, request: Request) -> bool:
@@ -202,7 +200,7 @@ class SlotMemory:
             return 0
         if self._park_bytes is not None:
             return self._park_bytes - self.saved_bytes
-        return (available_bytes() or 0) // 4
+        return park_budget()
 
     def save_cost(self, request: Request) -> int:
         """Host bytes that saving this request takes now."""
@@ -256,13 +254,6 @@ class SlotMemory:
             cast(StoresStates, self.engine).discard(request.saved.handle)
             self.saved_bytes -= request.saved.nbytes
             request.saved = None
-
-
-def _cache_bytes(asked: int | None, capabilities: Capabilities) -> int:
-    if asked is not None:
-        return asked
-    most = capabilities.captured_bytes(capabilities.block_size - 1) * CACHED_PREFIXES
-    return min(most, (available_bytes() or 0) // 4)
 
 
 def _hold(request: Request) -> Hold:

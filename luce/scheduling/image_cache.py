@@ -82,6 +82,15 @@ class ImageCache:
 
     # -- requests -----------------------------------------------------------------------------------------------------
 
+    @property
+    def requests(self) -> tuple[Hashable, ...]:
+        """All that hold a picture."""
+        return tuple(self._held)
+
+    def holds(self, digest: bytes, request: Hashable) -> bool:
+        """Has ``request`` asked for the picture, and neither released it nor been told that it failed?"""
+        return digest in self._held.get(request, ())
+
     def ask(self, digest: bytes, request: Hashable) -> Asked:
         """``request`` needs the picture and holds it until :meth:`release`; asking again for what it holds is no more.
 
@@ -144,6 +153,11 @@ class ImageCache:
     def more(self) -> bool:
         """Does a picture wait to be encoded?"""
         return bool(self._queue)
+
+    @property
+    def queue(self) -> tuple[bytes, ...]:
+        """Pictures that wait to be encoded, in the order in which they are."""
+        return tuple(self._queue)
 
     def next_encode(self) -> bytes | None:
         """The picture to be encoded now: of those that somebody waits for the one that was asked for first."""

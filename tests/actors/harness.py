@@ -21,6 +21,8 @@ from luce.engines.fake.reference import Script, encoded_rows, reference_answer
 from luce.engines.loaded import GenerationDefaults, LoadedModel
 from luce.engines.seam import ImageSpan, PatchImage, SampledToken, SlotSpec
 from luce.sampling.parameters import SamplingParams
+from luce.scheduling.plan import plan
+from luce.scheduling.state import Policy
 
 
 class ByteTokenizer:
@@ -128,7 +130,8 @@ async def read_all(service: Service, submissions: Sequence[Submission]) -> list[
     return [answers[index] for index in range(len(submissions))]
 
 
-def make_service(engine: FakeEngine, **options: Any) -> Service:
+def make_service(engine: FakeEngine, policy: Policy = plan, **options: Any) -> Service:
+    """On an engine that is driven on trio's clock, pictures are encoded on that clock, too."""
     model = LoadedModel(
         name="fake",
         engine=engine,
@@ -138,7 +141,8 @@ def make_service(engine: FakeEngine, **options: Any) -> Service:
         defaults=GenerationDefaults(),
         created=0,
     )
-    return Service(model, ServiceOptions(**options))
+    encode = engine.encode_async if engine._mode is Mode.MANUAL else None
+    return Service(model, ServiceOptions(**options), encode, policy)
 
 
 @asynccontextmanager
@@ -172,7 +176,9 @@ def check_clean(service: Service, engine: FakeEngine) -> None:
     assert pool.free + pool.cached == pool.num_blocks
     assert loop.memory.saved_bytes == 0 and not loop.memory.work
     assert service._wiring.turn.pending == 0
-    assert not service.encoder.queue
+    encoder = service.encoder
+    encoder.cache.check_integrity()
+    assert not encoder.cache.queue and not encoder.cache.requests and encoder.encoding is None
 
 
 def path_of(service: Service, request: str) -> list[str]:

@@ -1,4 +1,5 @@
-"""The pictures of a request that has ended are free memory at once, not at the garbage collector's next full round."""
+"""The pictures of a request that has ended are free memory at once, not at the garbage collector's next full round; so
+are their rows, but for those that the image cache keeps."""
 
 from __future__ import annotations
 
@@ -45,8 +46,9 @@ async def answered(service: Service, until: int | None) -> list[weakref.ref[Any]
 
 
 @pytest.mark.usefixtures("uncollected")
+@pytest.mark.parametrize("image_bytes", [0, 1 << 20])
 @pytest.mark.parametrize("end", ["finished", "cancelled", "failed"])
-async def test_pictures_are_let_go(end: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_pictures_are_let_go(end: str, image_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = FakeEngine()
     if end == "failed":
 
@@ -54,7 +56,9 @@ async def test_pictures_are_let_go(end: str, monkeypatch: pytest.MonkeyPatch) ->
             raise DeviceError("no such picture")
 
         monkeypatch.setattr(engine, "encode", fail)
-    async with serving(engine) as service:
+    async with serving(engine, image_bytes=image_bytes) as service:
         held = await answered(service, 2 if end == "cancelled" else None)
-        assert len(held) >= 4
-        assert [one() is None for one in held] == [True] * len(held)
+        rows = 0 if end == "failed" else 2
+        assert len(held) == 4 + rows
+        kept = rows if image_bytes else 0
+        assert [one() is None for one in held] == [True] * (len(held) - kept) + [False] * kept

@@ -219,7 +219,7 @@ async def test_b42_the_next_user_waits_for_one_encode_only() -> None:
         handles = [service.submit(submission(n, images=1)) for n in range(4)]
         with trio.fail_after(5):
             await started[0].wait()
-            await until(lambda: len(service.encoder.queue) == 3)  # the trap: three encodes are queued
+            await until(lambda: len(service.encoder.cache.queue) == 3)  # the trap: three encodes are queued
             running = int(calls[0].split(b"/")[0])
             for n, handle in enumerate(handles):
                 if n != running:

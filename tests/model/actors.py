@@ -20,8 +20,10 @@ from luce.charts.interpreter import Configuration, advance, initial
 from luce.charts.model import Chart, Send
 from luce.errors import IllegalEvent
 from luce.scheduling.block_pool import blocks_for
+from luce.scheduling.image_cache import Asked, ImageCache
 from luce.scheduling.plan import plan
 from luce.scheduling.state import Decision, Limits, LoopState, ParkKind
+from tests.model.pictures import freeze_cache, thaw_cache
 from tests.model.world import Flight, Message, Request, Row, Work, World
 
 __all__ = ["Actors"]
@@ -75,6 +77,8 @@ class Actors:
         options = world.options
         self.planted = options.planted
         self.limits = Limits(options.slots, options.block_size, options.prefill_budget)
+        self.hit = False
+        """Does this plan's returning request find its prompt in the prefix cache?"""
 
     def _feed(
         self, machine: str, here: Configuration, event: str, guards: object
@@ -96,7 +100,6 @@ class Actors:
         images = len(request.shape.spans)
         request.order = self.world.submitted
         request.arrived = (False,) * images
-        request.encoded = (0,) * images
         self.world.submitted += 1
         outcome = initial(self.charts["request"])
         assert outcome.then is not None
@@ -129,7 +132,7 @@ class Actors:
                 raise Violation(f"request {request.number} is final with {left or request.timers} left")
             request.mailbox = ()
             # Nothing reads these any more; without them equal ends are one state.
-            request.arrived = request.encoded = ()
+            request.arrived = ()
             request.next_row = request.computed_rows = request.num_generated = request.folded = 0
             request.finish, request.slot, request.full, request.cancelled = None, None, False, False
 
@@ -191,7 +194,8 @@ class Actors:
             self._retire(self.world.requests[number])
         self.loop_feeds(event, number)
 
-    def loop_plans(self) -> None:
+    def loop_plans(self, *, hit: bool = False) -> None:
+        self.hit = hit
         decision = plan(self._freeze(run_ahead=False))
         if decision.moves:
             self._move(decision)
@@ -298,6 +302,10 @@ class Actors:
             self._grow(slot, request.saved_rows)
             loop.work += (Work(False, slot, request.number),)
         else:
+            if self.hit:  # the copy into the slot is left out: it does nothing to what is looked at here
+                self.world.hits -= 1
+                request.next_row = request.computed_rows = request.prompt_rows - 1
+                self._grow(slot, request.computed_rows)
             self.post(request, "resume")
 
     def _launch_or_not(self, decision: Decision) -> None:
@@ -410,57 +418,90 @@ class Actors:
 
     def image_ends(self, event: str) -> None:
         encoder = self.world.encoder
-        assert encoder.running is not None
+        assert encoder.encoding is not None
         encoder.answered = True
-        encoder.mailbox += ((event, encoder.running[0]),)
+        encoder.mailbox += ((event, None),)
 
     def encoder_handles(self) -> None:
         encoder = self.world.encoder
         message, encoder.mailbox = encoder.mailbox[0], encoder.mailbox[1:]
         event, number = message
-        encoder.sending = number
-        self._update_queue(event, number)
-        ended = event in ("image.done", "image.failed")
+        encoder.thawed = thaw_cache(encoder.pictures, self.world.options.kept_images)
+        answers = self._update_cache(event, number)
+        if "dead-encode" not in self.planted:
+            self._leave_dead_work(encoder.cache)
         encoder.here, sends = self._feed("encoder", encoder.here, event, EncoderGuards(encoder))  # type: ignore[arg-type]
-        for send in sends:
-            if send.event == "dropped":
-                self.post(self.world.requests[number], "dropped")
-            else:
-                assert encoder.running is not None
-                owner, image = encoder.running
-                self.post(self.world.requests[owner], send.event, image)
-        if ended:
-            encoder.running, encoder.answered = None, False
-        if encoder.running is None and "encoding" in encoder.here.active:
-            self._start_next()
+        if answers and not sends:
+            raise Violation(f"the encoder's {answers[0][1]} is sent by no transition for {event}")
+        for receiver, answer, *carried in answers:
+            assert {send.event for send in sends} == {answer}
+            self.post(self.world.requests[receiver], answer, *carried)
+        if encoder.encoding is None and "encoding" in encoder.here.active:
+            self._start_next(encoder.cache)
+        encoder.cache.check_integrity()
+        encoder.pictures = freeze_cache(encoder.cache)
 
-    def _update_queue(self, event: str, number: int) -> None:
-        encoder = self.world.encoder
-        requests = self.world.requests
+    def _update_cache(self, event: str, number: int) -> list[tuple[Any, ...]]:
+        """What is said to whom; the chart says when."""
+        encoder, requests = self.world.encoder, self.world.requests
+        cache = encoder.cache
+        answers: list[tuple[Any, ...]] = []
         if event == "encode":
             request = requests[number]
-            asked = {image for owner, image in encoder.queue if owner == number}
-            encoder.queue += tuple(
-                (number, image)
-                for image in request.missing_images
-                if image not in asked and not request.encoded[image]
-            )
-        if event in ("drop", "image.failed"):
-            encoder.queue = tuple(job for job in encoder.queue if job[0] != number)
-        if event != "drop" and "dead-encode" not in self.planted:
-            encoder.queue = tuple(job for job in encoder.queue if not requests[job[0]].active("ending"))
+            dead = request.active("ending") and "dead-encode" not in self.planted
+            for image in [] if dead else request.missing_images:
+                digest = request.digest(image)
+                if not cache.holds(digest, number) and cache.ask(digest, number) is Asked.READY:
+                    answers += self._ready(number, digest)
+        elif event == "drop":
+            for digest in cache.queue if "take-along" in self.planted else ():
+                if cache.holds(digest, number):
+                    for holder in cache.waiting(digest):
+                        cache.release(digest, holder)
+            cache.leave(number)
+            answers = [(number, "dropped")]
+        elif event in ("image.done", "image.failed"):
+            digest = encoder.encoding
+            assert digest is not None
+            encoder.encoding, encoder.answered = None, False
+            if event == "image.done":
+                waiting = cache.encoded(digest, digest, 1).waiting
+                for holder in waiting[:1] if "first-only" in self.planted else waiting:
+                    answers += self._ready(holder, digest)
+            else:
+                for holder in cache.failed(digest):
+                    cache.leave(holder)
+                    answers.append((holder, "encode.failed", requests[holder].pictures(digest)[0]))
+        return answers
 
-    def _start_next(self) -> None:
+    def _ready(self, number: Any, digest: bytes) -> list[tuple[Any, ...]]:
+        return [(number, "image.ready", image) for image in self.world.requests[number].pictures(digest)]
+
+    def _leave_dead_work(self, cache: ImageCache) -> None:
+        while cache.more:
+            waiting: tuple[Any, ...] = cache.waiting(cache.queue[0])
+            if not all(self.world.requests[number].active("ending") for number in waiting):
+                return
+            for number in waiting:
+                cache.leave(number)
+
+    def _start_next(self, cache: ImageCache) -> None:
         encoder = self.world.encoder
-        if not encoder.queue:
+        digest = cache.next_encode()
+        if digest is None:
             raise Violation("the encoder has nothing to start")
-        number, image = encoder.queue[0]
-        encoder.running, encoder.queue = (number, image), encoder.queue[1:]
-        request = self.world.requests[number]
-        if request.active("ending") or request.final:
-            raise Violation(f"the encoder starts an image of request {number}, which has ended")
-        if request.slot is None:
-            raise Violation(f"the encoder starts an image of request {number}, which holds no slot")
-        request.encoded = tuple(n + (i == image) for i, n in enumerate(request.encoded))
-        if request.encoded[image] > 1:
-            raise Violation(f"image {image} of request {number} is encoded twice")
+        encoder.encoding = digest
+        waiting: list[Request] = [self.world.requests[number] for number in cache.waiting(digest)]  # type: ignore[call-overload]
+        alive = [request for request in waiting if not request.active("ending") and not request.final]
+        if not alive:
+            dead = ", ".join(str(request.number) for request in waiting)
+            raise Violation(f"the encoder starts a picture of request {dead}, which has ended")
+        if not any(r.slot is not None or r.active("parked_dropped") for r in alive):
+            raise Violation(f"the encoder starts a picture of request {alive[0].number}, which holds no slot")
+        for request in self.world.requests:
+            if request.here is None or request.final or request.active("ending"):
+                continue
+            if any(message[0] == "encode.failed" for message in request.mailbox):
+                continue  # it ends, and has left the cache for that
+            if any(request.arrived[image] for image in request.pictures(digest)):
+                raise Violation(f"a picture that request {request.number} has rows of is encoded again")

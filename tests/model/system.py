@@ -12,6 +12,8 @@ Planted defects, each of which the exploration must find:
     no-growth       admission promises no blocks
     eager-park      a request is parked although a step in flight holds rows of it
     drop-images     a request is dropped that cannot be computed again
+    take-along      a request that is dropped takes its queued pictures away from others that wait for them
+    first-only      rows of a picture go to the first request that asked, and not to the others
     overtake-parked slots are granted while somebody is parked
 Defects of a chart are planted by `Options.charts`.
 """
@@ -27,6 +29,7 @@ from luce.charts.interpreter import Configuration, initial
 from luce.charts.loader import load_chart
 from luce.charts.model import Chart
 from tests.model.actors import Actors
+from tests.model.pictures import is_empty
 from tests.model.world import Encoder, Loop, Options, Request, World
 
 __all__ = ["System"]
@@ -58,6 +61,7 @@ class System:
             options.stalls,
             options.step_failures,
             options.image_failures,
+            options.hits,
             options.copy_failures,
             options.drains,
         )
@@ -68,7 +72,7 @@ class System:
         world = World.thaw(self.options, state)
         loop, encoder = world.loop, world.encoder
         held = loop.running or loop.held or loop.waiting or loop.parked or loop.flights or loop.work
-        held = held or encoder.queue or encoder.running
+        held = held or encoder.encoding or not is_empty(encoder.pictures)
         return not held and world.quiet and all(r.final or r.here is None for r in world.requests)
 
     def stopped(self, state: State) -> bool:
@@ -121,7 +125,7 @@ class System:
         encoder = world.encoder
         if encoder.mailbox:
             yield f"encoder handles {encoder.mailbox[0][0]}"
-        if encoder.running is not None and not encoder.answered:
+        if encoder.encoding is not None and not encoder.answered:
             yield "worker: image.done"
             if world.image_failures:
                 yield "worker: image.failed"
@@ -154,6 +158,8 @@ class System:
         quiet = world.quiet or "no-turns" in self.options.planted
         if "planning" in active and quiet:
             yield "loop plans"
+            if world.hits and any(world.requests[n].active("parked_dropped") for n in loop.parked):
+                yield "loop plans and finds a prefix"
         if "turn" in active and quiet:
             yield "loop ends the turn"
         if "in_flight" in active:
@@ -192,8 +198,8 @@ class System:
                 actors.request_handles(world.requests[int(number)], fills=action.endswith("is full"))
             case ["loop", "handles", _]:
                 actors.loop_handles()
-            case ["loop", "plans"]:
-                actors.loop_plans()
+            case ["loop", "plans", *found]:
+                actors.loop_plans(hit=bool(found))
             case ["loop", "ends", *_]:
                 actors.loop_feeds("turn.done")
             case ["device:", "step", "failed"]:
@@ -238,16 +244,13 @@ class System:
             )
         if len(loop.running) > options.slots or sum(loop.held.values()) > options.blocks:
             raise Violation("more slots or blocks are in use than there are")
-        jobs = encoder.queue if encoder.running is None else (*encoder.queue, encoder.running)
-        owners = [owner for owner, _ in jobs]
+        owners = [holder for _, _, holders in encoder.pictures[0] for holder in holders]
         for request in world.requests:
             self.longest_mailbox = max(self.longest_mailbox, len(request.mailbox) - len(request.shape.spans))
             number = request.number
             places = (*loop.running.values(), *loop.waiting, *loop.parked, *owners)
             if request.final and (number in places or request.saved_rows is not None):
-                raise Violation(
-                    f"request {number} is final and still holds a slot, a place or an encoder job"
-                )
+                raise Violation(f"request {number} is final and still holds a slot, a place or a picture")
             if request.slot is not None and loop.running.get(request.slot) != number:
                 raise Violation(f"request {number} believes to hold slot {request.slot}")
         if not loop.here.finished:

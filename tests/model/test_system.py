@@ -27,8 +27,17 @@ TWO_IMAGES = Shape(prompt_rows=2, spans=((0, 1), (1, 1)))
 TEXT_THEN_IMAGE = Shape(prompt_rows=2, spans=((1, 1),))
 SHORT = Shape(prompt_rows=1, max_tokens=1)
 
+P, Q = b"P", b"Q"
+SHARED = attrs.evolve(IMAGE, pictures=(P,))
+SHARED_LATER = attrs.evolve(TEXT_THEN_IMAGE, pictures=(P,))
+SHARED_TWICE = attrs.evolve(TWO_IMAGES, pictures=(P, P))
+SHARED_AB = attrs.evolve(TWO_IMAGES, pictures=(P, Q))
+SHARED_BA = attrs.evolve(TWO_IMAGES, pictures=(Q, P))
+
 LONG = Shape(prompt_rows=1, max_tokens=4)
 LONG_IMAGE = Shape(prompt_rows=2, spans=((1, 1),), max_tokens=3)
+SHARED_LONG = attrs.evolve(LONG_IMAGE, pictures=(P,))
+IMAGE_THEN_TEXT = Shape(prompt_rows=2, spans=((0, 1),), max_tokens=3)
 FIXED_IMAGE = attrs.evolve(LONG_IMAGE, recomputable=False)
 # Two of the long ones are let in; both need more before either has ended.
 TIGHT: dict[str, Any] = {"blocks": 5, "block_size": 1}
@@ -59,6 +68,19 @@ SCENARIOS = {
     "pressure, a client whose request was dropped stalls": Options((LONG, LONG), stalls=1, **TIGHT),
     "pressure, then drain": Options((LONG, LONG), saves=9, drains=2, **TIGHT),
     "pressure, a step fails": Options((LONG, LONG), saves=9, step_failures=1, **TIGHT),
+    "pressure, a prefix is found when an image is still on its way": Options(
+        (LONG, IMAGE_THEN_TEXT), hits=1, cancels=1, image_failures=1, **TIGHT
+    ),
+    "two show one picture, and both clients go away": Options((SHARED, SHARED), cancels=2),
+    "two show one picture, it stays, and the first client goes away": Options(
+        (SHARED, SHARED_LATER), slots=1, cancels=2, kept_images=1
+    ),
+    "one picture twice and once more, encoding fails": Options(
+        (SHARED_TWICE, SHARED), cancels=1, image_failures=2
+    ),
+    "two show two pictures in opposite order": Options((SHARED_AB, SHARED_BA), cancels=1, image_failures=1),
+    "one of two that show a picture is dropped": Options((LONG, SHARED_LONG), kept_images=1, **TIGHT),
+    "two show one picture, then drain": Options((SHARED, SHARED), drains=2),
     "pressure, a third one waits": Options((LONG, LONG, SHORT), saves=9, **TIGHT),
 }
 
@@ -151,7 +173,7 @@ DEFECTS = {
     "no-turns": (Options((TEXT, IMAGE), cancels=1), "no transition for event 'slot.granted'"),
     "dead-encode": (
         Options((TEXT, IMAGE), cancels=1),
-        "the encoder starts an image of request 1, which has ended",
+        "the encoder starts a picture of request 1, which has ended",
     ),
     "early-free": (
         Options((TEXT, TEXT), cancels=1),
@@ -200,6 +222,24 @@ def test_a_lost_wake_up_is_found() -> None:
     stuck = found.stuck(system.done)
     assert stuck
     assert found.path(stuck[0])[-1] == "loop handles rows.ready"
+
+
+def test_a_request_that_joined_and_is_forgotten_is_found() -> None:
+    """Rows for the first who asked alone leave the others waiting for ever."""
+    system = System(Options((SHARED, SHARED), planted=frozenset(["first-only"])))
+    found = explore(system)
+    assert found.complete and not found.faults
+    assert found.stuck(system.done)
+
+
+def test_a_drop_that_takes_a_shared_picture_along_is_found() -> None:
+    """The picture is nobody's in particular: whoever leaves must not take it out of the queue of the others."""
+    options = Options((SHARED_BA, SHARED), cancels=1)
+    for planted, lost in (frozenset[str](), False), (frozenset(["take-along"]), True):
+        system = System(attrs.evolve(options, planted=planted))
+        found = explore(system, limit=200_000)
+        assert found.complete and not found.faults
+        assert bool(found.cut_off(system.done)) == lost
 
 
 def test_a_deadlock_is_masked_by_cancels_but_not_from_the_graph_without_them() -> None:

@@ -14,6 +14,8 @@ import attrs
 
 from luce.actors.request import DROPPABLE as _DROPPABLE
 from luce.charts.interpreter import Configuration
+from luce.scheduling.image_cache import ImageCache
+from tests.model.pictures import EMPTY
 
 __all__ = ["Encoder", "Flight", "Loop", "Options", "Request", "Row", "Shape", "Work", "World"]
 
@@ -28,6 +30,8 @@ class Shape:
     prompt_rows: int
     spans: tuple[tuple[int, int], ...] = ()
     """(first row, rows) of each image."""
+    pictures: tuple[bytes, ...] = ()
+    """Digest of each image; nothing: no two requests show the same picture, and none shows one twice."""
     max_tokens: int = 2
     recomputable: bool = True
 
@@ -52,6 +56,10 @@ class Options:
     image_failures: int = 0
     saves: int = 0
     """Rows of parked requests that host memory has room for."""
+    kept_images: int = 0
+    """Pictures that the encoder's cache has room for when nobody needs them."""
+    hits: int = 0
+    """Times that a request which was dropped finds all of its prompt but the last row in the prefix cache."""
     copy_failures: int = 0
     """Times that copies to or from host memory may fail."""
     drains: int = 0
@@ -112,8 +120,6 @@ class Request:
     order: int = -1
     arrived: tuple[bool, ...] = ()
     """Which images have rows."""
-    encoded: tuple[int, ...] = ()
-    """How often each image was encoded."""
     next_row: int = 0
     computed_rows: int = 0
     num_generated: int = 0
@@ -132,7 +138,17 @@ class Request:
 
     @property
     def missing_images(self) -> list[int]:
-        return [image for image, there in enumerate(self.arrived) if not there]
+        return [image for image in range(len(self.arrived)) if self._needs(image)]
+
+    def _needs(self, image: int) -> bool:
+        start, length = self.shape.spans[image]
+        return not self.arrived[image] and start + length > self.computed_rows
+
+    def digest(self, image: int) -> bytes:
+        return self.shape.pictures[image] if self.shape.pictures else b"%d/%d" % (self.number, image)
+
+    def pictures(self, digest: bytes) -> list[int]:
+        return [image for image in range(len(self.shape.spans)) if self.digest(image) == digest]
 
     @property
     def recomputable(self) -> bool:
@@ -165,10 +181,8 @@ class Request:
 
     @property
     def ready_rows(self) -> int:
-        for (start, _), ready in zip(self.shape.spans, self.arrived, strict=True):
-            if not ready:
-                return start
-        return self.prompt_rows
+        missing = self.missing_images
+        return self.shape.spans[missing[0]][0] if missing else self.prompt_rows
 
     def active(self, state: str) -> bool:
         return self.here is not None and state in self.here.active
@@ -187,7 +201,6 @@ class Request:
             self.mailbox,
             self.order,
             self.arrived,
-            self.encoded,
             self.next_row,
             self.computed_rows,
             self.num_generated,
@@ -247,25 +260,22 @@ class Encoder:
 
     here: Configuration
     mailbox: tuple[Message, ...] = ()
-    queue: tuple[tuple[int, int], ...] = ()
-    """(request, image) in order of arrival."""
-    running: tuple[int, int] | None = None
+    pictures: tuple[Any, ...] = EMPTY
+    """Its cache, frozen; holders are request numbers."""
+    encoding: bytes | None = None
     """What the worker has, until its answer is handled."""
     answered: bool = False
     """The worker's answer is in the mailbox."""
-    sending: int | None = None
-    """Who sent the message that is being handled."""
+    thawed: ImageCache | None = None
+    """While a message is being handled."""
 
     @property
-    def job(self) -> Any:
-        return None if self.running is None else SimpleNamespace(request=self.running[0])
-
-    @property
-    def sender(self) -> int | None:
-        return self.sending
+    def cache(self) -> ImageCache:
+        assert self.thawed is not None
+        return self.thawed
 
     def freeze(self) -> tuple[Any, ...]:
-        return (self.here, self.mailbox, self.queue, self.running, self.answered)
+        return (self.here, self.mailbox, self.pictures, self.encoding, self.answered)
 
 
 @attrs.define(eq=False)
@@ -279,6 +289,7 @@ class World:
     stalls: int
     step_failures: int
     image_failures: int
+    hits: int
     copy_failures: int
     drains: int
     submitted: int = 0
@@ -292,6 +303,7 @@ class World:
                 self.stalls,
                 self.step_failures,
                 self.image_failures,
+                self.hits,
                 self.copy_failures,
                 self.drains,
                 self.submitted,

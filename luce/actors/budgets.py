@@ -1,0 +1,37 @@
+"""Host memory that serving may take on top of the memory plan: what each budget is if the operator does not say."""
+
+from __future__ import annotations
+
+from luce.compute.host_memory import available_bytes
+from luce.engines.seam import Capabilities
+
+__all__ = ["CACHED_PREFIXES", "IMAGE_BYTES", "image_budget", "park_budget", "prefix_budget"]
+
+CACHED_PREFIXES = 32
+"""Snapshots that the prefix cache keeps if nobody says otherwise."""
+IMAGE_BYTES = 64 << 20
+"""Rows of pictures that are kept when no request needs them, if nobody says otherwise."""
+
+
+def park_budget() -> int:
+    """Bytes that saved slots may take now, if nobody says otherwise. Looked up anew at every save."""
+    return (available_bytes() or 0) // 4
+
+
+def prefix_budget(asked: int | None, capabilities: Capabilities) -> int:
+    """Bytes of the prefix cache's snapshots, 0 for no cache."""
+    if not capabilities.snapshots:
+        return 0
+    if asked is not None:
+        return asked
+    most = capabilities.captured_bytes(capabilities.block_size - 1) * CACHED_PREFIXES
+    return min(most, (available_bytes() or 0) // 4)
+
+
+def image_budget(asked: int | None, capabilities: Capabilities) -> int:
+    """Bytes of encoded pictures that no request needs at present, 0 to keep none."""
+    if not capabilities.images:
+        return 0
+    if asked is not None:
+        return asked
+    return min(IMAGE_BYTES, (available_bytes() or 0) // 4)
