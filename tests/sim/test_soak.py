@@ -1,0 +1,78 @@
+"""Thousands of requests with everything that can go wrong, at once: whatever happens, the invariants hold.
+
+What is checked at every step is in `watch.py`; that nothing is left behind, in the simulator.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from luce.errors import RequestError
+from tests.sim.crowd import BROKEN, CALM, FAULTY, serve_crowd
+from tests.sim.simulator import Report, check_results
+
+# I13: a step's results (chunk.done and token), what ends a request early (retired and dropped), a stall and its end.
+LONGEST = 2 + 2 + 2
+
+
+def check(report: Report, count: int) -> None:
+    assert check_results(report.results, FAULTY, every=max(1, count // 1000)) >= 500
+    assert report.longest["request"] <= LONGEST
+    assert armed(report) == set()
+
+
+def armed(report: Report) -> set[str]:
+    """What did not come up, so that nothing is shown about it."""
+    events, stats, metrics = report.events, report.prefixes, report.metrics
+    reasons = {
+        "too long": any(isinstance(result.refused, RequestError) for result in report.results),
+        "full queue": any("queue is full" in str(result.refused) for result in report.results),
+        "injected": any("injected" in str(r.end.error) for r in report.results if r.end and r.end.error),
+        "waited": events["request queue.expired"],
+        "stall": events["request client.full"] and events["request client.drained"],
+        "stalled for good": events["request client.timeout"],
+        "save": metrics.saves,
+        "drop": metrics.drops,
+        "copy fails": events["request restore.failed"] and stats.failed_captures,
+        "prefix hit": stats.hits,
+        "prefix no good": stats.broken,
+        "eviction": stats.evictions,
+        "picture fails": events["request encode.failed"],
+        "cancel": events["request cancel"],
+        "idle": events["loop plan.empty"],
+    }
+    return {reason for reason, seen in reasons.items() if not seen}
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_soak(depth: int) -> None:
+    count = 1000
+    check(serve_crowd(11, count, depth=depth), count)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.skipif(
+    "LUCE_SOAK" not in os.environ, reason="LUCE_SOAK=1 asks for 20,000 requests at each depth"
+)
+@pytest.mark.parametrize("depth", [1, 2])
+def test_long_soak(depth: int) -> None:
+    count = 20_000
+    check(serve_crowd(int(os.environ["LUCE_SOAK"]), count, depth=depth), count)
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_pictures_that_cannot_be_computed_again(depth: int) -> None:
+    """Their requests are promised all their blocks, and saved, but never dropped (I4, I12; see `watch.py`)."""
+    report = serve_crowd(12, 300, depth=depth, images_recomputable=False)
+    check_results(report.results, FAULTY)
+    assert report.metrics.drops and report.metrics.saves
+
+
+def test_without_faults_nothing_fails_but_by_the_clock() -> None:
+    report = serve_crowd(13, 300, depth=2, faults=CALM)
+    check_results(report.results, CALM)
+    assert BROKEN & report.pictures.keys()  # those that could not be encoded else
+    assert sum(report.pictures.values()) < sum(len(r.client.submission.images) for r in report.results)

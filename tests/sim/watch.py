@@ -1,0 +1,150 @@
+"""Looks on while real actors run: logs what they do, and checks what must hold at every step.
+
+Checked here: slots and what a request holds at its end (I1), parking only what may be parked (I4), one end a request
+(I5), first come first served through parking (I8), how long mailboxes get (I13). Blocks are counted by the loop itself
+whenever it is idle (I2), and no step is illegal, or the fake engine had refused it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from hashlib import blake2b
+from typing import Any
+
+from luce.actors.mailbox import Mailbox
+from luce.actors.messages import EncodeFailed, ImageReady
+from luce.actors.request import Request
+from luce.actors.service import Service
+from luce.engines.fake.engine import FakeEngine, FakeTicket
+from luce.engines.seam import StepPlan
+from luce.scheduling.plan import plan
+from luce.scheduling.state import Decision, LoopState, Park, ParkKind
+from luce.trace.events import EventRecord
+
+__all__ = ["Watch", "WatchedEngine", "watched_mailboxes", "watched_plan"]
+
+FINAL = frozenset({"finished", "failed", "cancelled"})
+
+
+class WatchedEngine(FakeEngine):
+    """A fake engine that keeps a digest of the plans that it was given."""
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self.plans = blake2b(digest_size=16)
+        self.pictures: Counter[bytes] = Counter()
+        """How often each was encoded."""
+
+    def launch(self, plan: StepPlan) -> FakeTicket:
+        self.plans.update(repr(plan).encode())
+        return super().launch(plan)
+
+    async def encode_async(self, image: Any) -> Any:
+        self.pictures[image.digest] += 1
+        return await super().encode_async(image)
+
+
+def watched_plan(state: LoopState) -> Decision:
+    """The server's policy, with its decision looked at."""
+    decision = plan(state)
+    grants, resumes = decision.grants, decision.resumes
+    assert [grant.key for grant in grants] == [waiting.key for waiting in state.waiting[: len(grants)]]
+    assert [resume.key for resume in resumes] == [parked.key for parked in state.parked[: len(resumes)]]
+    assert not (grants and len(resumes) < len(state.parked)), "somebody overtakes a parked request"
+    assert not (grants and not state.admitting)
+    slots = [given.slot for given in (*grants, *resumes)]
+    assert len(set(slots)) == len(slots) and set(slots) <= set(state.free_slots)
+    lanes = {lane.slot: lane for lane in state.lanes}
+    for park in decision.parks:
+        _check_park(park, lanes[park.slot], state)
+    return decision
+
+
+def _check_park(park: Park, lane: Any, state: LoopState) -> None:
+    assert lane.can_save if park.kind is ParkKind.SAVE else lane.can_drop
+    assert not lane.busy, "a slot is taken away while a step holds rows of it"
+
+
+class Watch:
+    """Listens to one service."""
+
+    def __init__(self, service: Service) -> None:
+        self.service = service
+        self.events = blake2b(digest_size=16)
+        self.counts: Counter[str] = Counter()
+        """Of events, by machine and name."""
+        self.live: dict[str, Request] = {}
+        self.ended: Counter[str] = Counter()
+        """Final states reached, by request; each exactly once."""
+        self.paths: Counter[str] = Counter()
+        """States of requests' phases that were entered."""
+        service.events.listen(self._see)
+
+    def _see(self, record: EventRecord) -> None:
+        self.events.update(f"{record.machine} {record.id} {record.event} {record.guards} ".encode())
+        self.events.update(" ".join(record.configuration).encode())
+        self.counts[f"{record.machine} {record.event}"] += 1
+        if record.machine == "request":
+            self._see_request(record)
+        elif record.machine == "loop":
+            loop = self.service.loop
+            assert len(loop.running) <= loop.limits.num_slots
+
+    def _see_request(self, record: EventRecord) -> None:
+        name = str(record.id)
+        loop = self.service.loop
+        if record.event == "(start)":
+            request = next(reversed(self.service.requests.values()))
+            assert request.submission.id == name and name not in self.live and name not in self.ended
+            self.live[name] = request
+            return
+        request = self.live[name]  # else a request goes on after its end
+        if record.event == "slot.granted":
+            assert not loop.parked, "somebody overtakes a parked request"
+            assert all(request.order < other for other in loop.waiting), (
+                "somebody overtakes an earlier request"
+            )
+        elif record.event == "park.drop":
+            assert request.recomputable, "what cannot be computed again was dropped"
+        if FINAL & set(record.configuration):
+            self._see_end(name, request)
+
+    def _see_end(self, name: str, request: Request) -> None:
+        """A request at its end holds nothing."""
+        loop, encoder, order = self.service.loop, self.service.encoder, request.order
+        assert request.slot is None and request.hold is None and request.saved is None
+        assert order not in loop.waiting and order not in loop.parked
+        assert request not in loop.running.values()
+        assert all(owner is not request for _, owner in loop.memory.work)
+        assert request not in encoder.cache.requests
+        assert all(owner != order for owner, _ in self.service.timers._due)
+        assert request.buffer.ended
+        del self.live[name]
+        self.ended[name] += 1
+
+
+@contextmanager
+def watched_mailboxes(kind_of: Callable[[Mailbox[Any]], str]) -> Iterator[Counter[str]]:
+    """The longest that mailboxes of each kind get. For requests only what is no picture counts: there is one more
+    message for each of those.
+    """
+    longest: Counter[str] = Counter()
+    put = Mailbox.put
+
+    def watched(self: Mailbox[Any], item: Any) -> None:
+        put(self, item)
+        items = self._items
+        if len(items) > 1:
+            kind = kind_of(self)
+            if len(items) > longest[kind]:
+                pictures = sum(isinstance(item, ImageReady | EncodeFailed) for item in items)
+                length = len(items) - (pictures if kind == "request" else 0)
+                longest[kind] = max(longest[kind], length)
+
+    Mailbox.put = watched  # type: ignore[method-assign]
+    try:
+        yield longest
+    finally:
+        Mailbox.put = put  # type: ignore[method-assign]
