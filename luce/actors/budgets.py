@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import attrs
+
+from luce.actors.options import ServiceOptions
 from luce.compute.host_memory import available_bytes
 from luce.engines.seam import Capabilities
 
-__all__ = ["CACHED_PREFIXES", "IMAGE_BYTES", "image_budget", "park_budget", "prefix_budget"]
+__all__ = ["CACHED_PREFIXES", "IMAGE_BYTES", "image_budget", "park_budget", "prefix_budget", "settled"]
 
 CACHED_PREFIXES = 32
 """Snapshots that the prefix cache keeps if nobody says otherwise."""
@@ -13,8 +16,21 @@ IMAGE_BYTES = 64 << 20
 """Rows of pictures that are kept when no request needs them, if nobody says otherwise."""
 
 
-def park_budget() -> int:
-    """Bytes that saved slots may take now, if nobody says otherwise. Looked up anew at every save."""
+def settled(options: ServiceOptions, capabilities: Capabilities) -> ServiceOptions:
+    """The same with the budgets that are decided once, at the start, as numbers."""
+    return attrs.evolve(
+        options,
+        prefix_bytes=prefix_budget(options.prefix_bytes, capabilities),
+        image_bytes=image_budget(options.image_bytes, capabilities),
+    )
+
+
+def park_budget(asked: int | None, capabilities: Capabilities, taken: int = 0) -> int:
+    """Bytes that further saved slots may take now, besides those ``taken``. Looked up anew at every save."""
+    if not capabilities.parking:
+        return 0
+    if asked is not None:
+        return asked - taken
     return (available_bytes() or 0) // 4
 
 

@@ -103,13 +103,21 @@ class Encoder:
         self._deliver(self.machine.start(), [])
         async with trio.open_nursery() as nursery:
             while not self.machine.finished:
-                message = await self.mailbox.get()
-                try:
-                    self._handle(message, nursery)
-                finally:
-                    self.mailbox.handled()
+                for message in await self._messages():
+                    try:
+                        self._handle(message, nursery)
+                    finally:
+                        self.mailbox.handled()
         self.mailbox.close()
         self.stopped.set()
+
+    async def _messages(self) -> list[ToEncoder]:
+        """All that are there, questions first, in the order in which their requests arrived. Requests that get their
+        slots from one plan ask in whatever order trio runs their tasks."""
+        messages = [await self.mailbox.get()]
+        while (message := self.mailbox.pop()) is not None:
+            messages.append(message)
+        return sorted(messages, key=_precedence)
 
     def _handle(self, message: ToEncoder, nursery: trio.Nursery) -> None:
         request = message.request
@@ -218,6 +226,13 @@ class Encoder:
             for request, answer in answers:
                 assert answer.event == send.event, (answer.event, send)
                 request.mailbox.put(answer)
+
+
+def _precedence(message: ToEncoder) -> tuple[bool, int]:
+    """No request asks after its `drop`, so this puts none of its own messages out of order."""
+    if message.event != "encode" or message.request is None:
+        return (True, 0)
+    return (False, message.request.order)
 
 
 def _ready(request: Request, digest: bytes, rows: Rows) -> list[ImageReady]:

@@ -196,11 +196,7 @@ class SlotMemory:
 
     def room_to_save(self) -> int:
         """Host bytes that further saves may take now."""
-        if not self.capabilities.parking:
-            return 0
-        if self._park_bytes is not None:
-            return self._park_bytes - self.saved_bytes
-        return park_budget()
+        return park_budget(self._park_bytes, self.capabilities, self.saved_bytes)
 
     def save_cost(self, request: Request) -> int:
         """Host bytes that saving this request takes now."""

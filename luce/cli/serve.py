@@ -13,6 +13,7 @@ import trio
 from cyclopts import Group, Parameter
 from rich.console import Console
 
+from luce.actors.budgets import park_budget, settled
 from luce.actors.options import ServiceOptions
 from luce.cli.flags import (
     COUNT,
@@ -29,6 +30,8 @@ from luce.cli.flags import (
 from luce.cli.in_process import load_with_progress, opened
 from luce.cli.main import EXIT_STOPPED
 from luce.engines.load_model import OpenedModel
+from luce.engines.qwen35.memory import size_lines
+from luce.engines.seam import Capabilities
 from luce.errors import ConfigError
 from luce.http.options import HttpOptions
 from luce.http.server import listen, run_server
@@ -151,6 +154,15 @@ class SchedulingFlags:
             "begin every request from nothing; by default room for 32, if a quarter of what is free has it.",
         ),
     ] = SERVICE_DEFAULTS.prefix_bytes
+    image_memory: Annotated[
+        int | None,
+        ROOM,
+        Parameter(
+            group=SCHEDULING,
+            help="Host memory for encoded pictures that no running request needs, for later ones that show them again, "
+            "as 2GiB; 0 to keep none; by default 64MiB, or a quarter of what is free if that is less.",
+        ),
+    ] = SERVICE_DEFAULTS.image_bytes
     park_memory: Annotated[
         int | None,
         ROOM,
@@ -180,6 +192,7 @@ class SchedulingFlags:
             queue_timeout=self.queue_timeout,
             client_timeout=client_timeout,
             prefix_bytes=self.prefix_memory,
+            image_bytes=self.image_memory,
             park_bytes=self.park_memory,
             depth=self.depth,
             drain_timeout=self.drain_timeout,
@@ -212,6 +225,9 @@ def serve(
         loaded = load_with_progress(found, console)
         spare_what_stays()
         console.print(f"loaded in {time.perf_counter() - started:.1f} s", markup=False)
+        options = settled(scheduling.options(http.client_timeout), loaded.engine.capabilities)
+        for line in describe_budgets(options, loaded.engine.capabilities):
+            console.print(line, markup=False)
     except BaseException:
         listener.close()
         raise
@@ -220,9 +236,7 @@ def serve(
         for line in greeting(found, address):
             console.print(line, markup=False)
 
-    orderly = trio.run(
-        partial(run_server, loaded, scheduling.options(http.client_timeout), http_options, listener, announce)
-    )
+    orderly = trio.run(partial(run_server, loaded, options, http_options, listener, announce))
     return 0 if orderly else EXIT_STOPPED
 
 
@@ -247,6 +261,18 @@ def describe(model: OpenedModel) -> list[str]:
         "memory:",
     ]
     return lines + [f"  {line}" for line in model.plan.lines()]
+
+
+def describe_budgets(options: ServiceOptions, capabilities: Capabilities) -> list[str]:
+    """What serving may take on top of the plan, little by little. ``options`` are :func:`settled`."""
+    park = park_budget(options.park_bytes, capabilities)
+    detail = "--park-memory" if options.park_bytes is not None else "--park-memory: a quarter of what is free"
+    rows = [
+        ("pictures kept", options.image_bytes or 0, "--image-memory"),
+        ("prefixes kept", options.prefix_bytes or 0, "--prefix-memory"),
+        ("parked requests", park, detail),
+    ]
+    return ["later, on top of the plan, at most:", *(f"  {line}" for line in size_lines(rows))]
 
 
 def greeting(model: OpenedModel, address: tuple[str, int]) -> list[str]:

@@ -67,7 +67,7 @@ WHOLE = (
 )
 SECONDS = ("body-timeout", "keep-alive", "idle-timeout", "client-timeout", "queue-timeout", "drain-timeout")
 SIZES = ("max-memory", "max-body", "max-buffered-bodies", "max-image")
-ROOMS = ("park-memory", "prefix-memory")
+ROOMS = ("park-memory", "prefix-memory", "image-memory")
 """Sizes that may be nothing."""
 HUGE = "9" * 400
 NUMBERS = [

@@ -204,6 +204,28 @@ async def test_from_the_prefix_cache_every_bit_is_the_same(
         assert stats.evictions > 10, stats
 
 
+@pytest.mark.parametrize("depth", [1, 2])
+@pytest.mark.parametrize("image_bytes", [0, 60_000, 64 << 20])
+@pytest.mark.trio
+async def test_from_cached_pictures_every_bit_is_the_same(
+    alone: list[Answer], image_bytes: int, depth: int
+) -> None:
+    """No prefixes are kept, so every prompt is computed, with rows of pictures that other requests had encoded."""
+    async with serving(4, depth=depth, prefix_bytes=0, image_bytes=image_bytes) as service:
+        pictures = {image.digest for case in CASES for image in submission(service.model, case, "").images}
+        for _ in range(2):
+            twice = [case for case in CASES for _ in range(2)]
+            asked = [submission(service.model, case, f"r{n}") for n, case in enumerate(twice)]
+            assert await read_all(service, asked) == [answer for answer in alone for _ in range(2)]
+        encoder = service.encoder
+        assert encoder.hits + encoder.joins > len(pictures), "the trap: pictures are shared"
+        if image_bytes == 64 << 20:
+            assert encoder.images_encoded == len(pictures)
+        else:
+            assert encoder.images_encoded > len(pictures) and encoder.cache.stats.evicted > 0
+        assert encoder.cache.bytes <= image_bytes
+
+
 @pytest.mark.trio
 async def test_a_chat_about_pictures_goes_on_from_its_last_turn() -> None:
     """A second question to the same picture: rows of the picture and of the first question are not computed again, and

@@ -424,7 +424,9 @@ class Actors:
 
     def encoder_handles(self) -> None:
         encoder = self.world.encoder
-        message, encoder.mailbox = encoder.mailbox[0], encoder.mailbox[1:]
+        place = self.world.next_for_encoder()
+        message = encoder.mailbox[place]
+        encoder.mailbox = encoder.mailbox[:place] + encoder.mailbox[place + 1 :]
         event, number = message
         encoder.thawed = thaw_cache(encoder.pictures, self.world.options.kept_images)
         answers = self._update_cache(event, number)

@@ -124,7 +124,7 @@ class System:
         yield from self._loop_actions(world)
         encoder = world.encoder
         if encoder.mailbox:
-            yield f"encoder handles {encoder.mailbox[0][0]}"
+            yield f"encoder handles {encoder.mailbox[world.next_for_encoder()][0]}"
         if encoder.encoding is not None and not encoder.answered:
             yield "worker: image.done"
             if world.image_failures:

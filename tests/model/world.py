@@ -338,6 +338,16 @@ class World:
             *counters,
         )
 
+    def next_for_encoder(self) -> int:
+        """Place in its mailbox: questions first, in the order in which their requests arrived."""
+        mailbox = self.encoder.mailbox
+        asks = [
+            (self.requests[who].order, place)
+            for place, (event, who) in enumerate(mailbox)
+            if event == "encode"
+        ]
+        return min(asks)[1] if asks else 0
+
     @property
     def quiet(self) -> bool:
         """Every mailbox is empty: the turn rule's condition."""

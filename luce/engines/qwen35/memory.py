@@ -29,7 +29,15 @@ from luce.engines.qwen35.memory_parts import (
 from luce.engines.qwen35.text import LOGIT_ROWS
 from luce.errors import ConfigError
 
-__all__ = ["ArraySpec", "MemoryOptions", "MemoryPlan", "check_budget", "format_bytes", "plan_memory"]
+__all__ = [
+    "ArraySpec",
+    "MemoryOptions",
+    "MemoryPlan",
+    "check_budget",
+    "format_bytes",
+    "plan_memory",
+    "size_lines",
+]
 
 
 @attrs.frozen
@@ -128,12 +136,17 @@ class MemoryPlan:
             *self.request_parts.items(),
             ("with requests", self.serving),
         ]
-        width = max(len(name) for name, _ in rows)
-        return [
-            f"{name:<{width}}  {size:>16,} bytes  {format_bytes(size):>10}"
-            + (f"  {details[name]}" if name in details else "")
-            for name, size in rows
-        ]
+        return size_lines((name, size, details.get(name, "")) for name, size in rows)
+
+
+def size_lines(rows: Iterable[tuple[str, int, str]]) -> list[str]:
+    """(name, bytes, detail or nothing) as lines of a table."""
+    rows = list(rows)
+    width = max(len(name) for name, _, _ in rows)
+    return [
+        f"{name:<{width}}  {size:>16,} bytes  {format_bytes(size):>10}  {detail}".rstrip()
+        for name, size, detail in rows
+    ]
 
 
 def _sum(arrays: Iterable[ArraySpec]) -> int:
