@@ -139,11 +139,15 @@ async def _run(
                     crowd.start_soon(_ask, service, result)
             await settled(service)
             seconds = trio.current_time()
+            await trio.sleep(
+                1.0
+            )  # a picture that was begun is finished, whether anybody is left who wants it or not
             check_clean(service, engine)
             service.drain()
             await service.stopped()
             nursery.cancel_scope.cancel()
     check_clean(service, engine)
+    assert not watch.broken, watch.broken[:5]
     assert not watch.live and len(watch.ended) == sum(result.refused is None for result in results)
     return Report(
         results,
@@ -225,7 +229,9 @@ def check_results(results: Sequence[Result], faults: Faults, *, every: int = 1) 
         else:
             assert end.reason == "error" and end.error is not None and stated(end.error, faults), (name, end)
         if number % every == 0:
-            assert result.tokens == alone(client.submission, len(result.tokens)), name
+            assert result.tokens == alone(client.submission, len(result.tokens)), (
+                f"{name}: other tokens than alone"
+            )
             compared += 1
     return compared
 

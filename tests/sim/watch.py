@@ -50,12 +50,14 @@ def watched_plan(state: LoopState) -> Decision:
     """The server's policy, with its decision looked at."""
     decision = plan(state)
     grants, resumes = decision.grants, decision.resumes
-    assert [grant.key for grant in grants] == [waiting.key for waiting in state.waiting[: len(grants)]]
-    assert [resume.key for resume in resumes] == [parked.key for parked in state.parked[: len(resumes)]]
-    assert not (grants and len(resumes) < len(state.parked)), "somebody overtakes a parked request"
-    assert not (grants and not state.admitting)
+    granted, head = [grant.key for grant in grants], [waiting.key for waiting in state.waiting]
+    assert granted == head[: len(granted)], "the grants are not the head of the queue"
+    resumed, parked = [resume.key for resume in resumes], [parked.key for parked in state.parked]
+    assert resumed == parked[: len(resumed)], "not the oldest comes back"
+    assert not (grants and len(resumes) < len(parked)), "somebody overtakes a parked request"
+    assert not grants or state.admitting, "somebody is let in after the drain"
     slots = [given.slot for given in (*grants, *resumes)]
-    assert len(set(slots)) == len(slots) and set(slots) <= set(state.free_slots)
+    assert len(set(slots)) == len(slots) and set(slots) <= set(state.free_slots), "a slot is given out twice"
     lanes = {lane.slot: lane for lane in state.lanes}
     for park in decision.parks:
         _check_park(park, lanes[park.slot], state)
@@ -63,7 +65,8 @@ def watched_plan(state: LoopState) -> Decision:
 
 
 def _check_park(park: Park, lane: Any, state: LoopState) -> None:
-    assert lane.can_save if park.kind is ParkKind.SAVE else lane.can_drop
+    may = lane.can_save if park.kind is ParkKind.SAVE else lane.can_drop
+    assert may, f"{park.kind.value} of one that must not"
     assert not lane.busy, "a slot is taken away while a step holds rows of it"
 
 
@@ -78,8 +81,8 @@ class Watch:
         self.live: dict[str, Request] = {}
         self.ended: Counter[str] = Counter()
         """Final states reached, by request; each exactly once."""
-        self.paths: Counter[str] = Counter()
-        """States of requests' phases that were entered."""
+        self.broken: list[str] = []
+        """Rules, when and by whom. Kept for the end: a request catches what is raised in its task."""
         service.events.listen(self._see)
 
     def _see(self, record: EventRecord) -> None:
@@ -88,41 +91,53 @@ class Watch:
         self.counts[f"{record.machine} {record.event}"] += 1
         if record.machine == "request":
             self._see_request(record)
-        elif record.machine == "loop":
-            loop = self.service.loop
-            assert len(loop.running) <= loop.limits.num_slots
+        elif record.machine == "loop" and len(self.service.loop.running) > self.service.loop.limits.num_slots:
+            self._break(record, "more slots are in use than there are")
+
+    def _break(self, record: EventRecord, rule: str) -> None:
+        self.broken.append(f"{record.t:.3f} s, {record.machine} {record.id}, {record.event}: {rule}")
 
     def _see_request(self, record: EventRecord) -> None:
-        name = str(record.id)
-        loop = self.service.loop
+        name, loop = str(record.id), self.service.loop
         if record.event == "(start)":
             request = next(reversed(self.service.requests.values()))
-            assert request.submission.id == name and name not in self.live and name not in self.ended
+            if request.submission.id != name or name in self.live or name in self.ended:
+                self._break(record, "starts twice, or not as the newest request")
             self.live[name] = request
             return
-        request = self.live[name]  # else a request goes on after its end
+        request = self.live.get(name)
+        if request is None:
+            self._break(record, "goes on after its end")
+            return
         if record.event == "slot.granted":
-            assert not loop.parked, "somebody overtakes a parked request"
-            assert all(request.order < other for other in loop.waiting), (
-                "somebody overtakes an earlier request"
-            )
-        elif record.event == "park.drop":
-            assert request.recomputable, "what cannot be computed again was dropped"
+            if loop.parked:
+                self._break(record, "overtakes a parked request")
+            if any(request.order > other for other in loop.waiting):
+                self._break(record, "overtakes an earlier request")
+        elif record.event == "park.drop" and not request.recomputable:
+            self._break(record, "is dropped and cannot be computed again")
         if FINAL & set(record.configuration):
-            self._see_end(name, request)
+            held = self._held(request)
+            if held:
+                self._break(record, f"has ended and holds {held}")
+            del self.live[name]
+            self.ended[name] += 1
 
-    def _see_end(self, name: str, request: Request) -> None:
-        """A request at its end holds nothing."""
+    def _held(self, request: Request) -> dict[str, object]:
+        """What a request at its end should not have any more."""
         loop, encoder, order = self.service.loop, self.service.encoder, request.order
-        assert request.slot is None and request.hold is None and request.saved is None
-        assert order not in loop.waiting and order not in loop.parked
-        assert request not in loop.running.values()
-        assert all(owner is not request for _, owner in loop.memory.work)
-        assert request not in encoder.cache.requests
-        assert all(owner != order for owner, _ in self.service.timers._due)
-        assert request.buffer.ended
-        del self.live[name]
-        self.ended[name] += 1
+        held = {
+            "slot": request.slot,
+            "blocks": request.hold,
+            "saved state": request.saved,
+            "place in a queue": order in loop.waiting or order in loop.parked or None,
+            "lane": next((slot for slot, other in loop.running.items() if other is request), None),
+            "work": next((work for work, owner in loop.memory.work if owner is request), None),
+            "pictures": True if request in encoder.cache.requests else None,
+            "timer": next((event for owner, event in self.service.timers._due if owner == order), None),
+            "open answer": None if request.buffer.ended else True,
+        }
+        return {name: one for name, one in held.items() if one is not None}
 
 
 @contextmanager
