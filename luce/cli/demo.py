@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -12,7 +11,6 @@ from typing import Annotated, Any
 import attrs
 import trio
 from cyclopts import Parameter
-from PIL import Image
 from rich.console import Console
 from rich.table import Table
 
@@ -24,6 +22,7 @@ from luce.cli.outputs import writing
 from luce.cli.request_path import Stay, request_path
 from luce.demo.case import Case
 from luce.demo.drawing import Pixels
+from luce.demo.submissions import png
 from luce.demo.tasks import make_case
 from luce.engines.loaded import LoadedModel
 
@@ -93,7 +92,7 @@ def save_charts(cases: list[Case], folder: Path) -> list[Path]:
             part = f"-{index}" if len(pictures) > 1 else ""
             path = folder / f"{number}-{case.task}{part}.png"
             with writing(path, "--save"):
-                path.write_bytes(_png(pixels))
+                path.write_bytes(png(pixels))
             saved.append(path)
     return saved
 
@@ -138,18 +137,12 @@ def _message(message: dict[str, Any], pictures: Iterator[Pixels]) -> dict[str, A
         return message
     return message | {
         "content": [
-            {"type": "image_url", "image_url": {"url": data_url(_png(next(pictures)))}}
+            {"type": "image_url", "image_url": {"url": data_url(png(next(pictures)))}}
             if part["type"] == "image"
             else part
             for part in content
         ]
     }
-
-
-def _png(pixels: Pixels) -> bytes:
-    data = io.BytesIO()
-    Image.fromarray(pixels).save(data, "PNG")
-    return data.getvalue()
 
 
 def answers_table(shown: list[Shown]) -> Table:

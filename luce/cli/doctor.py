@@ -14,10 +14,13 @@ import numpy as np
 from cyclopts import Parameter
 from rich.console import Console
 
-from luce.cli.flags import FILE, ConfigFlags
+from luce.cli.flags import FILE, NAME, ConfigFlags
+from luce.cli.matrix import run_matrix
 from luce.compute.blas import pin_blas
 from luce.compute.host_memory import available_bytes
 from luce.compute.selfcheck import check_operators
+from luce.demo.matrix.cells import Cell, all_cells, named_cell
+from luce.demo.matrix.covering import covering_cells
 from luce.engines.load_model import (
     LoadOptions,
     OpenedModel,
@@ -29,7 +32,7 @@ from luce.engines.load_model import (
 from luce.engines.qwen35.engine import Qwen35Engine
 from luce.engines.qwen35.memory import format_bytes
 from luce.engines.seam import RowSource, Segment, SegmentKind, SlotSpec, StepPlan
-from luce.errors import DeviceError, LuceError, printable
+from luce.errors import ConfigError, DeviceError, LuceError, printable
 
 __all__ = ["Finding", "alone_and_beside", "doctor"]
 
@@ -51,12 +54,31 @@ def doctor(
     ] = None,
     /,
     *,
+    matrix: Annotated[
+        bool,
+        Parameter(
+            negative="",
+            help="Also the exactness matrix: 864 combinations of cache, chunking, slots, parking, pictures and "
+            "neighbours on the bundled model, each answer compared bit for bit. Takes about 20 minutes.",
+        ),
+    ] = False,
+    sample: Annotated[
+        bool,
+        Parameter(
+            negative="",
+            help="Of the matrix only some 60 cells that hold every combination of any three levels. 2 minutes.",
+        ),
+    ] = False,
+    cell: Annotated[
+        str | None, NAME, Parameter(help="Of the matrix only this cell, by the name that a failure prints.")
+    ] = None,
     config: ConfigFlags = ConfigFlags(),  # noqa: B008 - frozen
 ) -> int:
     """Check this machine: Python, memory, device, exactness.
 
     Exit code 1 when something is wrong.
     """
+    cells = _cells(model, matrix, sample, cell)
     console = Console(highlight=False, soft_wrap=True)
     good = True
     for finding in examine(model):
@@ -64,7 +86,29 @@ def doctor(
         console.print(mark, end="")
         console.print(f"{finding.name:<12} {printable(finding.text)}", markup=False)
         good = good and finding.good
+    if cells and good:
+        good = run_matrix(cells, console)
     return 0 if good else 1
+
+
+def _cells(model: Path | None, matrix: bool, sample: bool, cell: str | None) -> list[Cell]:
+    """Of the matrix; none without ``--matrix``.
+
+    Raises:
+        ConfigError: flags that do not go together.
+    """
+    if not matrix:
+        for given, flag in ((sample, "--sample"), (cell is not None, "--cell")):
+            if given:
+                raise ConfigError("says which cells of the matrix to run; give --matrix, too", flag=flag)
+        return []
+    if model is not None:
+        raise ConfigError("asks the bundled model; leave MODEL away", flag="--matrix")
+    if cell is not None:
+        if sample:
+            raise ConfigError("one cell is no sample; leave one of them away", flag="--sample")
+        return [named_cell(cell)]
+    return covering_cells() if sample else all_cells()
 
 
 def examine(model: Path | None) -> Iterator[Finding]:

@@ -9,8 +9,11 @@ import attrs
 import numpy as np
 import pytest
 
-from luce.cli.doctor import alone_and_beside, examine
+from luce.cli.doctor import alone_and_beside, doctor, examine
+from luce.demo.matrix.cells import Cell, all_cells
+from luce.demo.matrix.covering import covering_cells
 from luce.engines.load_model import LoadOptions, load_engine, open_model
+from luce.errors import ConfigError
 
 
 def test_doctor_finds_this_machine_good(folder: Path) -> None:
@@ -59,3 +62,51 @@ def test_self_test_sees_a_difference(folder: Path, monkeypatch: pytest.MonkeyPat
         assert alone_and_beside(engine)
     finally:
         engine.shutdown()
+
+
+CELL = "hot-64-1-saved-text-steady"
+
+
+def test_doctor_runs_one_cell_of_the_matrix(capsys: pytest.CaptureFixture[str]) -> None:
+    assert doctor(matrix=True, cell=CELL) == 0
+    shown = capsys.readouterr().out
+    assert "1 of 1 cells" in shown and "1 run, 1 with the same bits as alone" in shown
+    assert "1 hits with" in shown and "2 saved, 0 dropped" in shown
+
+
+@pytest.mark.parametrize(
+    ("flags", "cells"),
+    [
+        ({}, None),
+        ({"matrix": True}, all_cells()),
+        ({"matrix": True, "sample": True}, covering_cells()),
+    ],
+    ids=["none", "all", "sample"],
+)
+def test_which_cells_doctor_runs(
+    flags: dict[str, Any], cells: list[Cell] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A difference in one of them is exit code 1."""
+    ran: list[list[Cell]] = []
+    monkeypatch.setattr("luce.cli.doctor.run_matrix", lambda asked, console: bool(ran.append(asked)))
+    assert doctor(**flags) == (0 if cells is None else 1)
+    assert ran == ([] if cells is None else [cells])
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"sample": True}, "--sample: says which cells"),
+        ({"cell": CELL}, "--cell: says which cells"),
+        ({"matrix": True, "sample": True, "cell": CELL}, "--sample: one cell is no sample"),
+        ({"matrix": True, "cell": "cold-64"}, "--cell: no cell has this name"),
+    ],
+)
+def test_flags_of_the_matrix_that_do_not_go_together(flags: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        doctor(**flags)
+
+
+def test_the_matrix_asks_the_bundled_model(folder: Path) -> None:
+    with pytest.raises(ConfigError, match="--matrix: asks the bundled model; leave MODEL away"):
+        doctor(folder, matrix=True)

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import functools
-import io
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
 import attrs
-import numpy as np
-import numpy.typing as npt
 import trio
-from PIL import Image
 
 from luce.actors.options import ServiceOptions
 from luce.actors.service import Service
 from luce.actors.submission import Handle, Submission
 from luce.actors.token_buffer import Delta
-from luce.demo.case import Case
+from luce.demo.submissions import submission
 from luce.engines.load_model import LoadOptions, OpenedModel, demo_model, load_model, open_model
-from luce.engines.loaded import LoadedModel
-from luce.sampling.parameters import SamplingParams
+
+__all__ = ["Answer", "opened", "read", "read_all", "serving", "submission"]
 
 
 @attrs.frozen
@@ -37,24 +33,6 @@ class Answer:
 def opened(slots: int, block_size: int = 64, blocks: int | None = None, context: int = 1024) -> OpenedModel:
     options = LoadOptions(slots=slots, context=context, block_size=block_size, num_blocks=blocks)
     return open_model(demo_model(), options)
-
-
-def png(pixels: npt.NDArray[np.uint8]) -> bytes:
-    """[h, w, 3] as a PNG file."""
-    file = io.BytesIO()
-    Image.fromarray(pixels).save(file, "PNG")
-    return file.getvalue()
-
-
-def submission(model: LoadedModel, case: Case, name: str, **sampling: Any) -> Submission:
-    """The case as the HTTP layer would submit it: pictures as PNG files, messages through the template."""
-    images = [model.preparer.prepare_image(png(pixels), field="messages") for pixels in case.pictures()]
-    prompt = model.preparer.build(
-        case.messages, images, tools=case.tools, template_kwargs={"enable_thinking": case.enable_thinking}
-    )
-    asked = {"temperature": 0.0, "seed": 0, "max_tokens": case.max_tokens, "logprobs": 3}
-    params = SamplingParams(**(asked | sampling), eos_token_ids=model.eos_token_ids)
-    return Submission(name, prompt, tuple(images), params)
 
 
 async def read(handle: Handle, until: int | None = None) -> Answer:

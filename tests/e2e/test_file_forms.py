@@ -10,11 +10,11 @@ import pytest
 from PIL import Image
 
 from luce.demo.case import Case
+from luce.demo.submissions import png
 from luce.demo.tasks import make_case
 from luce.engines.load_model import LoadOptions, demo_model, load_engine, open_model
 from luce.engines.seam import SlotSpec
 from luce.weights.gguf_file import open_gguf
-from tests.e2e.demo_service import png
 from tests.weights.gguf_writers import gguf_metadata, mmproj_metadata, mmproj_tensors, write_gguf_file
 from tests.weights.writers import K_QUANT_SHAPE, TinyShape, random_model, write_gguf, write_hf
 from tools.demo_model.export import write_hf as export_hf
