@@ -5,12 +5,11 @@ What is checked at every step is in `watch.py`; that nothing is left behind, in 
 
 from __future__ import annotations
 
-import os
-
 import pytest
 
 from luce.errors import RequestError
 from tests.sim.crowd import BROKEN, CALM, FAULTY, serve_crowd
+from tests.sim.files import EXHAUSTIVE
 from tests.sim.simulator import Report, check_results
 
 # I13: a step's results (chunk.done and token), what ends a request early (retired and dropped), a stall and its end.
@@ -54,13 +53,11 @@ def test_soak(depth: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.skipif(
-    "LUCE_SOAK" not in os.environ, reason="LUCE_SOAK=1 asks for 20,000 requests at each depth"
-)
+@pytest.mark.skipif(not EXHAUSTIVE, reason="LUCE_TEST_EXHAUSTIVE=1 serves 20,000 requests at each depth")
 @pytest.mark.parametrize("depth", [1, 2])
 def test_long_soak(depth: int) -> None:
     count = 20_000
-    check(serve_crowd(int(os.environ["LUCE_SOAK"]), count, depth=depth), count)
+    check(serve_crowd(7, count, depth=depth), count)
 
 
 @pytest.mark.parametrize("depth", [1, 2])

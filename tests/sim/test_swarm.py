@@ -3,7 +3,6 @@ shows, another does."""
 
 from __future__ import annotations
 
-import os
 import random
 from typing import Any
 
@@ -11,11 +10,12 @@ import pytest
 
 from luce.engines.fake.times import Times
 from tests.sim.crowd import BROKEN, CALM, FAULTY, TIMES, crowd, small
+from tests.sim.files import EXHAUSTIVE
 from tests.sim.simulator import Faults, check_results, simulate
 
 SLOW_COPIES = Times(step=0.001, row=1e-5, patch=0.02, work=0.05, saved_row=1e-3, restored_row=1e-3)
 WILD = Faults(rows=1.0, steps=0.5, copies=5.0, pictures=BROKEN)
-SEEDS = int(os.environ.get("LUCE_SWARM", "10"))
+SEEDS = 200 if EXHAUSTIVE else 10
 """How many servers."""
 
 

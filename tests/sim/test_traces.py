@@ -71,6 +71,7 @@ def test_a_minute_of_conversations(depth: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("depth", [1, 2])
 def test_seven_minutes_of_conversations(depth: int) -> None:
     requests = list(read_mooncake(long_traces() / "mooncake_fast25_conversation_head1200.jsonl"))
