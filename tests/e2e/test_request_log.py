@@ -19,7 +19,7 @@ def test_every_request_is_a_line_on_standard_error(tiny_model: Path) -> None:
     answered, refused = re.findall(r"^\S+ \S+ INFO luce\.requests: (.*)$", text, re.MULTILINE)
     assert re.fullmatch(
         r"id=\w{32} method=POST path=/v1/chat/completions status=200 outcome=finished answer=chatcmpl-\w{32} "
-        rf"finish=length prompt_tokens={usage['prompt_tokens']} completion_tokens=5 "
+        rf"finish=length prompt_tokens={usage['prompt_tokens']} cached_tokens=0 completion_tokens=5 "
         r"queue_s=\d+\.\d{3} first_token_s=\d+\.\d{3} duration_s=\d+\.\d{3}",
         answered,
     ), answered

@@ -102,7 +102,10 @@ def test_stream_and_whole_agree(tiny_server: ServerProcess) -> None:
     text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
     assert text == whole["choices"][0]["message"]["content"]
     assert chunks[-1].usage is not None
-    assert chunks[-1].usage.model_dump(exclude_none=True) == whole["usage"]
+    usage = chunks[-1].usage.model_dump(exclude_none=True)
+    details = usage.pop("prompt_tokens_details"), whole["usage"].pop("prompt_tokens_details")
+    assert usage == whole["usage"]
+    assert details[0]["cached_tokens"] > details[1]["cached_tokens"] == 0, "the second one finds the first"
     assert whole["usage"]["completion_tokens"] == 24
     assert whole["choices"][0]["finish_reason"] == "length"
 

@@ -1,0 +1,6 @@
+"""How all tests run: a slow machine is no fault of the code."""
+
+from hypothesis import HealthCheck, settings
+
+settings.register_profile("luce", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("luce")
