@@ -11,11 +11,11 @@ from datetime import datetime
 from typing import Any
 
 import attrs
-from jinja2 import Template
+from jinja2 import Template, nodes
 from jinja2.exceptions import TemplateSyntaxError
 from jinja2.meta import find_undeclared_variables
 
-from luce.errors import ModelFileError, RequestError, as_param, reason
+from luce.errors import ModelFileError, RequestError, as_param, quoted, reason
 from luce.text.guard import GuardRules
 from luce.text.messages import plain_json
 from luce.text.template_budget import Budget, TemplateLimitError, limited
@@ -123,8 +123,8 @@ class ChatTemplate:
         try:
             with limited(Budget.for_input(self.source.text)):
                 template = environment.from_string(self.source.text)
-                reads = find_undeclared_variables(environment.parse(self.source.text))
-                return template, frozenset(reads)
+                parsed = environment.parse(self.source.text)
+                return template, frozenset(find_undeclared_variables(parsed) - _own_names(parsed))
         except TemplateSyntaxError as error:
             raise self._fault(f"line {error.lineno}: {reason(error)}") from None
         except Exception as error:
@@ -156,11 +156,29 @@ class ChatTemplate:
                     field=field,
                     code="unknown_field",
                 )
+            if name == "enable_thinking" and not isinstance(
+                value, bool
+            ):  # templates ask whether it `is true`
+                raise RequestError(f"{field} must be true or false, not {quoted(value)}", field=field)
             variables[name] = plain_json(value, field)
         return variables
 
     def _fault(self, message: str) -> ModelFileError:
         return ModelFileError(self.source.path, f"chat template: {message}")
+
+
+def _own_names(parsed: nodes.Template) -> set[str]:
+    """Names that a template gives values to, but for those that it asks about first: these are options with a default.
+
+    Jinja calls a name undeclared when it is read in one place and set in another.
+    """
+    written = {name.name for name in parsed.find_all(nodes.Name) if name.ctx in ("store", "param")}
+    asked = {
+        test.node.name
+        for test in parsed.find_all(nodes.Test)
+        if test.name in ("defined", "undefined") and isinstance(test.node, nodes.Name)
+    }
+    return written - asked
 
 
 def _tools(tools: Sequence[Mapping[str, Any]] | None) -> list[Any] | None:

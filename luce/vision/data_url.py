@@ -61,7 +61,11 @@ def parse_data_url(url: str, *, field: str = "image_url", max_bytes: int | None 
     if strange and strange <= set(b"-_"):
         raise _fault(field, "the base64 data use the URL-safe alphabet ('-', '_'); use '+' and '/'")
     if strange or text.count(b"=") != padding:
-        raise _fault(field, "the base64 data hold a character outside the alphabet")
+        first = quoted(bytes(sorted(strange)[:1] or b"=").decode("latin-1"))
+        raise _fault(
+            field,
+            f"the base64 data hold {first}; only letters, digits, '+' and '/' may stand there, and '=' at the end",
+        )
     if bare % 4 == 1 or padding > 2 or (padding and len(text) % 4) or not bare:
         raise _fault(field, "the base64 data are cut off or wrongly padded")
     text += b"=" * (-len(text) % 4)

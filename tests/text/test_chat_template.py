@@ -156,6 +156,25 @@ def test_kwargs_that_the_template_does_not_read_are_refused_by_name(style: ChatT
             assert text.isprintable() and len(text) < 500
 
 
+@pytest.mark.parametrize("value", ["true", "off", 1, {}, None])
+def test_thinking_is_on_or_off(style: ChatTemplate, value: Any) -> None:
+    """Templates ask whether it `is true`: anything else would silently be off."""
+    with pytest.raises(RequestError, match=r"chat_template_kwargs.enable_thinking must be true or false"):
+        style.render([{"role": "user", "content": "Hi"}], template_kwargs={"enable_thinking": value})
+
+
+def test_what_a_template_sets_itself_is_no_option_unless_it_asks_first(small: Tokenizer) -> None:
+    chat = template(
+        "{% if deep is not defined %}{% set deep = 1 %}{% endif %}"
+        "{% for m in messages %}{% set text = m.content %}{{ text }}{% endfor %}{{ deep }}",
+        small,
+    )
+    assert text_of(chat, [user("x")], template_kwargs={"deep": 2}) == "x2"
+    for name in ("text", "m"):
+        with pytest.raises(RequestError, match="it reads deep$"):
+            text_of(chat, [user("x")], template_kwargs={name: "y"})
+
+
 def test_a_refusal_that_quotes_the_conversation_stays_one_short_line(small: Tokenizer) -> None:
     chat = template(
         "{% if messages[0].content != 'Hi' %}{{ raise_exception('No: ' ~ messages[0].content) }}{% endif %}",
