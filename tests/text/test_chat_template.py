@@ -171,7 +171,7 @@ def test_what_a_template_sets_itself_is_no_option_unless_it_asks_first(small: To
     )
     assert text_of(chat, [user("x")], template_kwargs={"deep": 2}) == "x2"
     for name in ("text", "m"):
-        with pytest.raises(RequestError, match="it reads deep$"):
+        with pytest.raises(RequestError, match=r"it reads deep$"):
             text_of(chat, [user("x")], template_kwargs={name: "y"})
 
 
