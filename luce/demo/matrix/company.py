@@ -93,7 +93,7 @@ class Company:
         while not self._over:
             name = f"{company} {seat}.{turn}"
             if company == "failing" and seat < SHORT_SEATS:
-                await self._fail(name, finite=(seat + turn) % 2 == 1)
+                await self._fail(name, in_encoder=(seat + turn) % 2 == 1)
                 with trio.move_on_after(PAUSE):  # nothing is planned while everybody pauses
                     await self.reach(self._policy.plans + rng.randrange(1, 6))
             else:
@@ -127,12 +127,13 @@ class Company:
         await self.reach(plans)
         handle.cancel()
 
-    async def _fail(self, name: str, *, finite: bool) -> None:
-        asked = self._questions.not_encoded if finite else self._questions.not_finite
+    async def _fail(self, name: str, *, in_encoder: bool) -> None:
+        """Ask about a picture that fails in the encoder, or about one whose rows fail in the step."""
+        asked = self._questions.not_encoded if in_encoder else self._questions.not_finite
         reason, tokens, error = await self._read(self._submit(named(asked, name)))
-        if reason == "error" and not tokens and ("made to fail" if finite else "not finite") in error:
-            self.tally.not_encoded += finite
-            self.tally.not_finite += not finite
+        if reason == "error" and not tokens and ("made to fail" if in_encoder else "not finite") in error:
+            self.tally.not_encoded += in_encoder
+            self.tally.not_finite += not in_encoder
             self._beside()
         elif reason != "cancelled":
             self.tally.wrong.append(
