@@ -59,14 +59,15 @@ def doctor(
         Parameter(
             negative="",
             help="Also the exactness matrix: 864 combinations of cache, chunking, slots, parking, pictures and "
-            "neighbours on the bundled model, each answer compared bit for bit. Takes about 20 minutes.",
+            "neighbours on the bundled model, each answer compared bit for bit. Takes about 15 minutes.",
         ),
     ] = False,
     sample: Annotated[
         bool,
         Parameter(
             negative="",
-            help="Of the matrix only some 60 cells that hold every combination of any three levels. 2 minutes.",
+            help="Of the matrix only some 60 cells that hold every combination of any three levels. Takes a minute "
+            "or two.",
         ),
     ] = False,
     cell: Annotated[
