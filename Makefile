@@ -15,7 +15,7 @@ demo: $(STAMP)
 
 test: $(STAMP)
 	$(BIN)/python -m tests.fetch
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

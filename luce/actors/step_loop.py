@@ -198,8 +198,9 @@ class StepLoop:
             self._launch(decision.segments, [] if ahead else self.memory.take_work())
             self._feed("plan.rows")
         else:
-            if not self.flights:
-                self.memory.check_integrity(self.running.values())
+            # Linear in what is stored, so only when nobody is there who would wait for it.
+            if not (self.flights or self.running or self.waiting or self.parked):
+                self.memory.check_integrity(())
             self._feed("plan.empty")
 
     def _move(self, decision: Decision) -> None:
