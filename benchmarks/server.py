@@ -26,6 +26,8 @@ PICTURE = (192, 128)
 LOADED_TOKENS = 400
 """Of the text stream beside which a request with pictures arrives."""
 PICTURES = 8
+_SEEDS = itertools.count()
+"""Every picture is a new one, which no cache knows."""
 
 Case = Callable[[httpx.AsyncClient], Awaitable[float]]
 
@@ -93,7 +95,7 @@ async def _first_of_text(client: httpx.AsyncClient) -> float:
 
 
 async def _first_of_picture(client: httpx.AsyncClient) -> float:
-    return 1000 * (await ask(client, QUESTION, [data_url(png(*PICTURE))], 8)).first
+    return 1000 * (await ask(client, QUESTION, [data_url(png(*PICTURE, next(_SEEDS)))], 8)).first
 
 
 async def _pause_alone(client: httpx.AsyncClient) -> float:
@@ -103,7 +105,7 @@ async def _pause_alone(client: httpx.AsyncClient) -> float:
 
 async def _pause_beside(client: httpx.AsyncClient) -> float:
     """The longest wait between two pieces of a text stream from the arrival of the pictures to their answer's end."""
-    pictures = [data_url(png(*PICTURE, seed)) for seed in range(PICTURES)]
+    pictures = [data_url(png(*PICTURE, next(_SEEDS))) for _ in range(PICTURES)]
     pieces: list[float] = []
     streaming = trio.Event()
     asked = ended = 0.0
