@@ -82,8 +82,10 @@ def ask(
     )
 
 
-def expected(submission: Submission, *, hidden: int = 8, script: Script | None = None) -> list[SampledToken]:
-    """What the request must produce, computed alone and row by row."""
+def expected(
+    submission: Submission, count: int | None = None, *, hidden: int = 8, script: Script | None = None
+) -> list[SampledToken]:
+    """What the request must produce, or the first ``count`` tokens of it, computed alone and row by row."""
     prompt = submission.prompt
     spec = SlotSpec(
         prompt.token_ids,
@@ -94,7 +96,7 @@ def expected(submission: Submission, *, hidden: int = 8, script: Script | None =
         prompt.spans,
         [encoded_rows(image, hidden) for image in submission.images],
     )
-    return reference_answer(spec, submission.params.max_tokens or 1, script=script)
+    return reference_answer(spec, spec.max_tokens if count is None else count, script=script)
 
 
 @attrs.frozen

@@ -17,12 +17,11 @@ from luce.actors.service import Service
 from luce.actors.submission import Handle, Submission
 from luce.actors.token_buffer import Delta, End
 from luce.engines.fake.engine import Mode
-from luce.engines.fake.reference import encoded_rows, reference_answer
 from luce.engines.fake.times import Times
-from luce.engines.seam import Capabilities, SampledToken, SlotSpec, WorkKind
+from luce.engines.seam import Capabilities, SampledToken, WorkKind
 from luce.errors import CapacityError, DeviceError, LuceError, RequestError
 from luce.scheduling.prefix_index import PrefixStats
-from tests.actors.harness import check_clean, make_service, settled
+from tests.actors.harness import check_clean, expected, make_service, settled
 from tests.sim.virtual_time import run_seeded
 from tests.sim.watch import Watch, WatchedEngine, watched_mailboxes, watched_plan
 
@@ -246,16 +245,4 @@ def stated(error: LuceError, faults: Faults) -> bool:
 
 def alone(submission: Submission, count: int) -> list[SampledToken]:
     """The first ``count`` tokens of a request, computed alone and row by row."""
-    if not count:
-        return []
-    prompt = submission.prompt
-    spec = SlotSpec(
-        prompt.token_ids,
-        prompt.positions,
-        prompt.rope_delta,
-        submission.params,
-        submission.params.max_tokens or 1,
-        prompt.spans,
-        [encoded_rows(image, 8) for image in submission.images],
-    )
-    return reference_answer(spec, count)
+    return expected(submission, count) if count else []
