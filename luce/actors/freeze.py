@@ -49,17 +49,17 @@ def freeze(loop: StepLoop, *, run_ahead: bool) -> LoopState:
                 cut_row(request) if request.capture_points else None,
             )
         )
+    free_slots = memory.free_slots
+    # A plan made ahead moves nobody, so it need not know what anybody would cost: that is a look-up each.
+    heads = () if run_ahead else islice(loop.waiting.items(), len(free_slots))
     return LoopState(
         limits=loop.limits,
         lanes=tuple(lanes),
-        waiting=tuple(
-            Waiting(key, memory.entry_cost(request))
-            for key, request in islice(loop.waiting.items(), len(memory.free_slots))
-        ),
-        free_slots=memory.free_slots,
+        waiting=tuple(Waiting(key, memory.entry_cost(request)) for key, request in heads),
+        free_slots=free_slots,
         available_blocks=available,
         returning_blocks=memory.returning_blocks(loop.running[slot] for slot in loop.retiring - loop.saving),
-        parked=_oldest_parked(loop),
+        parked=() if run_ahead else _oldest_parked(loop),
         admitting=loop.machine.active("open"),
         run_ahead=run_ahead,
     )
