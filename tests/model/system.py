@@ -28,8 +28,12 @@ from luce.charts.explorer import Violation
 from luce.charts.interpreter import Configuration, initial
 from luce.charts.loader import load_chart
 from luce.charts.model import Chart
-from tests.model.actors import Actors
+from tests.model.encoder_actor import EncoderActor
+from tests.model.loop_actor import LoopActor
 from tests.model.pictures import is_empty
+from tests.model.planning import Planning
+from tests.model.request_task import RequestTask
+from tests.model.results import Results
 from tests.model.world import Encoder, Loop, Options, Request, World
 
 __all__ = ["System"]
@@ -182,11 +186,11 @@ class System:
 
     def apply(self, state: State, action: str) -> State:
         world = World.thaw(self.options, state)
-        actors = Actors(world, self.charts, self.seen)
+        actors = world, self.charts, self.seen
         words = action.split()
         match words:
             case ["client", number, what, *_]:
-                self._client(world, actors, world.requests[int(number)], what)
+                self._client(world, world.requests[int(number)], what)
             case ["timer", "of", *_]:
                 world.loop.window = False
                 world.loop.mailbox += (("window.elapsed",),)
@@ -195,37 +199,37 @@ class System:
                 request.timers -= {event}
                 request.mailbox += ((event,),)
             case ["request", number, *_]:
-                actors.request_handles(world.requests[int(number)], fills=action.endswith("is full"))
+                RequestTask(*actors).handles(world.requests[int(number)], fills=action.endswith("is full"))
             case ["loop", "handles", _]:
-                actors.loop_handles()
+                LoopActor(*actors).handles()
             case ["loop", "plans", *found]:
-                actors.loop_plans(hit=bool(found))
+                Planning(*actors).plans(hit=bool(found))
             case ["loop", "ends", *_]:
-                actors.loop_feeds("turn.done")
+                LoopActor(*actors).feeds("turn.done")
             case ["device:", "step", "failed"]:
                 world.step_failures -= 1
-                actors.hand_out(fails=True)
+                Results(*actors).hand_out(fails=True)
             case ["device:", "copies", "failed"]:
                 world.copy_failures -= 1
-                actors.hand_out(copies_fail=True)
+                Results(*actors).hand_out(copies_fail=True)
             case ["device:", "step", _, *stops]:
-                actors.hand_out(stops=[int(word) for word in stops if word.isdigit()])
+                Results(*actors).hand_out(stops=[int(word) for word in stops if word.isdigit()])
             case ["server", what]:
                 world.drains -= 1
                 world.loop.mailbox += (("drain" if what == "drains" else "abort",),)
             case ["worker:", event]:
                 world.image_failures -= event == "image.failed"
-                actors.image_ends(event)
+                EncoderActor(*actors).image_ends(event)
             case ["encoder", *_]:
-                actors.encoder_handles()
+                EncoderActor(*actors).handles()
             case _:
                 raise AssertionError(action)
         self._check(world)
         return world.freeze()
 
-    def _client(self, world: World, actors: Actors, request: Request, what: str) -> None:
+    def _client(self, world: World, request: Request, what: str) -> None:
         if what == "submits":
-            actors.submit(request)
+            RequestTask(world, self.charts, self.seen).submit(request)
         elif what == "cancels":
             request.cancelled = True
             request.mailbox += (("cancel",),)

@@ -15,6 +15,7 @@ import attrs
 from luce.actors.request import DROPPABLE as _DROPPABLE
 from luce.charts.interpreter import Configuration
 from luce.scheduling.image_cache import ImageCache
+from luce.scheduling.state import Limits
 from tests.model.pictures import EMPTY
 
 __all__ = ["Encoder", "Flight", "Loop", "Options", "Request", "Row", "Shape", "Work", "World"]
@@ -70,6 +71,10 @@ class Options:
     """Charts that stand in for the shipped ones."""
     planted: frozenset[str] = frozenset()
     """Defects to build in, see `system.py`."""
+    limits: Limits = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        object.__setattr__(self, "limits", Limits(self.slots, self.block_size, self.prefill_budget))
 
 
 @attrs.frozen

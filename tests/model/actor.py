@@ -1,0 +1,49 @@
+"""What the model's actors have in common: they feed their charts and post to requests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+
+from luce.charts.explorer import Violation
+from luce.charts.interpreter import Configuration, advance
+from luce.charts.model import Chart, Send
+from luce.errors import IllegalEvent
+from tests.model.world import Request, World
+
+__all__ = ["Actor"]
+
+
+@attrs.frozen(eq=False)
+class Actor:
+    """One action's worth of an actor. Subclasses mirror those of luce/actors on a thawed world, and check every rule
+    on the way."""
+
+    world: World
+    charts: dict[str, Chart]
+    seen: set[Configuration]
+    """Configurations that some machine was in."""
+
+    @property
+    def planted(self) -> frozenset[str]:
+        return self.world.options.planted
+
+    def feed(
+        self, machine: str, here: Configuration, event: str, guards: object
+    ) -> tuple[Configuration, tuple[Send, ...]]:
+        def ask(name: str) -> bool:
+            answer: bool = getattr(guards, name)()
+            return answer
+
+        outcome = advance(here, event, ask)
+        if outcome.then is None:
+            raise IllegalEvent(machine, here.states, event)
+        self.seen.add(outcome.then)
+        return outcome.then, outcome.sends
+
+    def post(self, request: Request, *message: Any) -> None:
+        """A message of loop or encoder to a request."""
+        if request.final:
+            raise Violation(f"{message[0]} is delivered to request {request.number}, which is final")
+        request.mailbox += (message,)

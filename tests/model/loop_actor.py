@@ -1,0 +1,99 @@
+"""Mirrors `luce.actors.step_loop`: the mailbox, and who holds which slot and how many blocks. Plans are in
+`planning.py`, results in `results.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from luce.actors.step_loop import LoopGuards
+from luce.charts.explorer import Violation
+from luce.scheduling.block_pool import blocks_for
+from tests.model.actor import Actor
+from tests.model.memory import Memory
+from tests.model.world import Request
+
+__all__ = ["LoopActor"]
+
+
+class LoopActor(Actor):
+    def handles(self) -> None:
+        loop = self.world.loop
+        message, loop.mailbox = loop.mailbox[0], loop.mailbox[1:]
+        event, number = message[0], message[1] if len(message) > 1 else None
+        if event == "admit":
+            loop.waiting += (number,)
+        elif event == "retire":
+            self._retire(self.world.requests[number])
+        self.feeds(event, number)
+
+    def feeds(self, event: str, sender: int | None = None) -> None:
+        world = self.world
+        loop = world.loop
+        loop.here, sends = self.feed("loop", loop.here, event, LoopGuards(loop))  # type: ignore[arg-type]
+        for send in sends:
+            if send.target == "timer":
+                loop.window = send.delay is not None
+                continue
+            receivers: Collection[int] = loop.waiting
+            if send.target == "requests":
+                receivers = [*loop.waiting, *sorted(loop.parked), *loop.running.values()]
+            elif send.target == "request":
+                assert sender is not None
+                receivers = [sender]
+            for number in receivers:
+                self.post(world.requests[number], send.event)
+        if loop.here.finished:
+            world.encoder.mailbox += (("stop", None),)
+
+    # -- slots and blocks
+
+    def open(self, request: Request, slot: int) -> None:
+        loop = self.world.loop
+        entry = Memory(self.world).entry_blocks(request)
+        loop.running[slot] = request.number
+        loop.held[slot] = 0
+        loop.reserved[slot] = 0 if "no-growth" in self.planted else entry
+        request.slot = slot
+
+    def close(self, slot: int) -> None:
+        loop = self.world.loop
+        self.world.requests[loop.running[slot]].slot = None
+        del loop.running[slot]
+        del loop.reserved[slot]
+        if "block-leak" not in self.planted:
+            del loop.held[slot]
+
+    def grow(self, slot: int, rows: int) -> None:
+        loop = self.world.loop
+        loop.held[slot] = max(loop.held[slot], blocks_for(rows, self.world.options.block_size))
+        if sum(loop.held.values()) > self.world.options.blocks:
+            raise Violation(f"no block is left for slot {slot}")
+
+    # -- the end of a request
+
+    def _retire(self, request: Request) -> None:
+        loop = self.world.loop
+        if request.number in loop.waiting or request.number in loop.parked:
+            loop.waiting = tuple(n for n in loop.waiting if n != request.number)
+            loop.parked -= {request.number}
+            request.saved_rows = None
+            self.post(request, "retired")
+        elif request.slot is None:
+            self.post(request, "retired")
+        else:
+            loop.retiring |= {request.slot}
+            self.release_if_still(request.slot)
+
+    def release_if_still(self, slot: int) -> None:
+        loop = self.world.loop
+        request = self.world.requests[loop.running[slot]]
+        in_flight = any(slot in flight.slots for flight in loop.flights)
+        if in_flight and "early-free" not in self.planted:
+            return
+        loop.retiring -= {slot}
+        loop.saving -= {slot}
+        loop.work = tuple(work for work in loop.work if work.slot != slot)
+        self.close(slot)
+        request.saved_rows = None
+        self.post(request, "retired")

@@ -1,0 +1,145 @@
+"""Mirrors the planning half of `luce.actors.step_loop`: freeze, decide, move requests or launch."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import attrs
+
+from luce.actors.freeze import freeze
+from luce.charts.explorer import Violation
+from luce.scheduling.plan import plan
+from luce.scheduling.state import Decision, LoopState, ParkKind
+from tests.model.loop_actor import LoopActor
+from tests.model.memory import Memory
+from tests.model.world import Flight, Request, Row, Work
+
+__all__ = ["Planning"]
+
+
+class Planning(LoopActor):
+    def plans(self, *, hit: bool = False) -> None:
+        """``hit``: the request that returns, if one does, finds its prompt in the prefix cache."""
+        decision = plan(self._freeze(run_ahead=False))
+        if decision.moves:
+            self._move(decision, hit)
+            return
+        self._launch_or_not(decision)
+        while "ahead" in self.world.loop.here.active:
+            self._launch_or_not(plan(self._freeze(run_ahead=True)))
+
+    def _freeze(self, *, run_ahead: bool) -> LoopState:
+        """The real `freeze` on a loop that looks like the real one; its keys are request numbers."""
+        world, loop = self.world, self.world.loop
+        seen = SimpleNamespace(
+            limits=world.options.limits,
+            memory=Memory(world),
+            running={slot: world.requests[n] for slot, n in loop.running.items()},
+            waiting={n: world.requests[n] for n in loop.waiting},
+            parked={world.requests[n].order: world.requests[n] for n in loop.parked},
+            retiring=loop.retiring,
+            saving=loop.saving,
+            flights=loop.flights,
+            machine=SimpleNamespace(active=lambda state: state in loop.here.active),
+        )
+        state = freeze(seen, run_ahead=run_ahead)  # type: ignore[arg-type]
+        if "eager-park" in self.planted:
+            lanes = tuple(lane._replace(busy=False) for lane in state.lanes)
+            state = attrs.evolve(state, lanes=lanes)
+        if "drop-images" in self.planted:
+            lanes = tuple(
+                lane._replace(can_drop=seen.running[lane.slot].active("decoding")) for lane in state.lanes
+            )
+            state = attrs.evolve(state, lanes=lanes)
+        if "overtake-parked" in self.planted:
+            state = attrs.evolve(state, parked=())
+        return state
+
+    def _by_order(self, order: int) -> Request:
+        return next(request for request in self.world.requests if request.order == order)
+
+    def _move(self, decision: Decision, hit: bool) -> None:
+        for grant in decision.grants:
+            self._grant(grant.key, grant.slot)
+        for resume in decision.resumes:
+            self._resume(self._by_order(resume.key), resume.slot, hit)
+        for park in decision.parks:
+            self._park(park.slot, saves=park.kind is ParkKind.SAVE)
+        for slot in decision.fails:
+            self.post(self.world.requests[self.world.loop.running[slot]], "step.failed")
+
+    def _grant(self, number: int, slot: int) -> None:
+        loop = self.world.loop
+        request = self.world.requests[number]
+        if "closed" in loop.here.active:
+            raise Violation(f"request {number} is granted a slot after the drain")
+        if loop.waiting[0] != number:
+            raise Violation(f"request {number} overtakes request {loop.waiting[0]}")
+        if loop.parked:
+            raise Violation(f"request {number} overtakes the parked request {min(loop.parked)}")
+        loop.waiting = loop.waiting[1:]
+        self.open(request, slot)
+        self.post(request, "slot.granted")
+
+    def _park(self, slot: int, *, saves: bool) -> None:
+        loop = self.world.loop
+        number = loop.running[slot]
+        request = self.world.requests[number]
+        if any(slot in flight.slots for flight in loop.flights):
+            raise Violation(f"request {number} is parked while a step holds rows of it")
+        if not saves and not request.recomputable:
+            raise Violation(f"request {number} is dropped, and cannot be computed again")
+        if saves:
+            request.saved_rows = request.next_row
+            loop.saving |= {slot}
+            loop.reserved[slot] = 0
+            loop.work += (Work(True, slot, number),)
+        else:
+            self.close(slot)
+            loop.parked |= {number}
+        self.post(request, "park.save" if saves else "park.drop")
+
+    def _resume(self, request: Request, slot: int, hit: bool) -> None:
+        loop = self.world.loop
+        oldest = min(self.world.requests[n].order for n in loop.parked)
+        if request.order != oldest:
+            raise Violation(f"request {request.number} comes back before an older one")
+        loop.parked -= {request.number}
+        self.open(request, slot)
+        if request.saved_rows is not None:
+            self.grow(slot, request.saved_rows)
+            loop.work += (Work(False, slot, request.number),)
+        else:
+            if hit:  # the copy into the slot is left out: it does nothing to what is looked at here
+                self.world.hits -= 1
+                request.next_row = request.computed_rows = request.prompt_rows - 1
+                self.grow(slot, request.computed_rows)
+            self.post(request, "resume")
+
+    def _launch_or_not(self, decision: Decision) -> None:
+        loop = self.world.loop
+        rows = []
+        for segment in decision.segments:
+            number = loop.running[segment.slot]
+            request = self.world.requests[number]
+            end = segment.start + segment.count
+            prefill = segment.kind.value == "prefill"
+            if request.active("ending"):
+                raise Violation(f"a plan holds a row of request {number}, which has ended")
+            if segment.start != request.next_row:
+                raise Violation(
+                    f"request {number}: a segment starts at {segment.start}, not {request.next_row}"
+                )
+            if (prefill and end > request.ready_rows) or (
+                not prefill and segment.start < request.prompt_rows
+            ):
+                raise Violation(f"request {number}: rows up to {end} are not ready")
+            request.next_row = end
+            self.grow(segment.slot, end)
+            rows.append(Row(number, segment.slot, prefill, segment.start, segment.count, segment.sample))
+        work: tuple[Work, ...] = ()
+        if "ahead" not in loop.here.active:
+            work, loop.work = loop.work, ()
+        if rows or work:
+            loop.flights += (Flight(tuple(rows), work),)
+        self.feeds("plan.rows" if rows or work else "plan.empty")

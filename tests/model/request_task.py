@@ -1,0 +1,74 @@
+"""Mirrors `luce.actors.request`."""
+
+from __future__ import annotations
+
+from luce.actors.request import RequestGuards
+from luce.charts.explorer import Violation
+from luce.charts.interpreter import initial
+from luce.charts.model import Send
+from tests.model.actor import Actor
+from tests.model.world import Message, Request
+
+__all__ = ["RequestTask"]
+
+
+class RequestTask(Actor):
+    def submit(self, request: Request) -> None:
+        images = len(request.shape.spans)
+        request.order = self.world.submitted
+        request.arrived = (False,) * images
+        self.world.submitted += 1
+        outcome = initial(self.charts["request"])
+        assert outcome.then is not None
+        request.here = outcome.then
+        self.seen.add(outcome.then)
+        self._deliver(request, outcome.sends)
+
+    def handles(self, request: Request, *, fills: bool) -> None:
+        message, request.mailbox = request.mailbox[0], request.mailbox[1:]
+        assert request.here is not None
+        if not request.active("ending"):
+            self._take_in(request, message)
+        if fills:
+            self.world.stalls -= 1
+            request.full = True
+            request.mailbox += (("client.full",),)
+        name = f"request {request.number}"
+        request.here, sends = self.feed(name, request.here, message[0], RequestGuards(request))  # type: ignore[arg-type]
+        self._deliver(request, sends)
+        if request.final:
+            # The client's side may speak at any time; its last words are dropped with the mailbox.
+            left = [m[0] for m in request.mailbox if m[0] not in ("cancel", "client.drained")]
+            if left or request.timers:
+                raise Violation(f"request {request.number} is final with {left or request.timers} left")
+            request.mailbox = ()
+            # Nothing reads these any more; without them equal ends are one state.
+            request.arrived = ()
+            request.next_row = request.computed_rows = request.num_generated = request.folded = 0
+            request.finish, request.slot, request.full, request.cancelled = None, None, False, False
+
+    def _take_in(self, request: Request, message: Message) -> None:
+        event = message[0]
+        if event == "token":
+            request.computed_rows += message[2]
+            request.num_generated += 1
+            ends = message[1] or request.num_generated >= request.shape.max_tokens
+            request.finish = True if ends else None
+        elif event == "chunk.done":
+            request.computed_rows += message[1]
+        elif event == "park.drop" or (event == "restore.failed" and request.recomputable):
+            request.folded = request.num_generated
+            request.next_row = request.computed_rows = 0
+        elif event == "image.ready":
+            request.arrived = tuple(r or n == message[1] for n, r in enumerate(request.arrived))
+
+    def _deliver(self, request: Request, sends: tuple[Send, ...]) -> None:
+        for send in sends:
+            if send.target == "loop":
+                self.world.loop.mailbox += ((send.event, request.number),)
+            elif send.target == "encoder":
+                self.world.encoder.mailbox += ((send.event, request.number),)
+            else:
+                assert send.target == "timer"
+                armed = {send.event}
+                request.timers = request.timers - armed if send.delay is None else request.timers | armed
