@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 ARGS ?=
 
-.PHONY: serve demo test lint types check bench clean
+.PHONY: serve demo test lint types check bench soak clean
 
 serve: $(STAMP)
 	$(BIN)/luce serve $(ARGS)
@@ -28,6 +28,10 @@ check: lint types test
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks $(ARGS)
+
+# Half an hour of traffic of every kind against a server; ends with an error if its memory grows.
+soak: $(STAMP)
+	$(BIN)/python -m benchmarks.soak $(ARGS)
 
 # One install serves every target; it is repeated only when the dependencies change.
 $(STAMP): pyproject.toml

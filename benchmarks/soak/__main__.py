@@ -138,16 +138,12 @@ def _positive(text: str) -> float:
     return value
 
 
-class ServerGone(Exception):
-    """The server ended in the middle of the traffic."""
-
-
 async def soak(child: Child, settings: Settings) -> Outcome:
-    """Raises ServerGone: what it printed is lost with it, its exit status is not."""
+    """Raises RuntimeError: the server ended meanwhile."""
 
     def check() -> None:
         if (status := child.process.poll()) is not None:
-            raise ServerGone(f"the server ended with {status} in the middle of the traffic")
+            raise RuntimeError(f"the server ended with {status} in the middle of the traffic")
 
     pid, seconds = child.process.pid, 60 * settings.minutes
     samples: list[Sample] = []
@@ -162,6 +158,8 @@ async def soak(child: Child, settings: Settings) -> Outcome:
             weights = [weight for weight, _ in KINDS.values()]
             for _ in range(math.ceil(settings.pictures / GALLERY / settings.clients)):
                 await clients.gallery(rng)
+            for kind in list(KINDS)[number :: settings.clients]:  # every kind comes at least once
+                await clients.ask(kind, rng)
             while trio.current_time() < began + seconds:
                 check()
                 [kind] = rng.choices(list(KINDS), weights)
