@@ -1,7 +1,8 @@
 """A tiny random model served whole: files, tokenizer, template, pictures, engine, actors and HTTP, nothing replaced.
 
 It loads in some 20 ms, so every test has servers of its own. ``alone`` is REF: each request by itself on a fresh
-server, one slot, whole prefill.
+server, one slot, whole prefill. On request the fake engine serves in the numpy engine's place, behind the same
+tokenizer, template and pictures; its answers show every mix-up of tokens, positions, blocks and states.
 """
 
 from __future__ import annotations
@@ -21,12 +22,20 @@ import trio
 
 from luce.actors.options import ServiceOptions
 from luce.actors.service import Service
+from luce.actors.submission import Handle, Submission
+from luce.engines.fake.engine import FakeEngine, fake_capabilities
 from luce.engines.load_model import LoadOptions, OpenedModel, load_model, open_model
 from luce.engines.loaded import LoadedModel
+from luce.engines.qwen35.engine import Qwen35Engine
+from luce.engines.seam import Engine
 from luce.http.app import create_app
 from luce.http.connections import serve_app
+from luce.http.openai.prepare import prepare_chat
 from luce.http.options import HttpOptions
 from luce.http.server import listen
+from luce.scheduling.plan import plan
+from luce.scheduling.state import Policy
+from tests.actors.harness import Answer, read
 from tests.http.conftest import Server
 from tests.text.conftest import STYLE
 from tests.vision.pictures import encode, noise
@@ -34,6 +43,8 @@ from tests.weights.writers import random_model, write_hf
 
 CHAT = "/v1/chat/completions"
 SLOTS, CONTEXT = 4, 512
+
+ENGINES = ("qwen35", "fake")
 
 SETTINGS: list[dict[str, Any]] = [
     {"slots": 1, "prefill_budget": 7, "depth": 2},
@@ -58,8 +69,45 @@ def model_folder() -> Path:
 
 
 @functools.cache
-def opened(slots: int = SLOTS, context: int = CONTEXT) -> OpenedModel:
-    return open_model(model_folder(), LoadOptions(slots=slots, context=context, block_size=16))
+def opened(slots: int = SLOTS, context: int = CONTEXT, blocks: int | None = None) -> OpenedModel:
+    options = LoadOptions(slots=slots, context=context, block_size=16, num_blocks=blocks)
+    return open_model(model_folder(), options)
+
+
+@functools.cache
+def _without_engine(found: OpenedModel) -> LoadedModel:
+    model = load_model(found)
+    model.engine.shutdown()
+    return model
+
+
+def load(engine: str, found: OpenedModel) -> LoadedModel:
+    """The opened model on the named engine, one of :data:`ENGINES`."""
+    if engine == "qwen35":
+        return load_model(found)
+    sizes, model = found.plan.options, _without_engine(found)
+    capabilities = fake_capabilities(
+        num_slots=sizes.slots,
+        block_size=sizes.block_size,
+        num_blocks=sizes.blocks,
+        max_context=found.context,
+        vocab_size=model.tokenizer.num_token_ids,
+    )
+    return attrs.evolve(model, engine=FakeEngine(capabilities))
+
+
+def prefix_room(model: LoadedModel, snapshots: int) -> int:
+    """Bytes for so many snapshots of prefixes, however their positions cut blocks."""
+    capabilities = model.engine.capabilities
+    return snapshots * capabilities.captured_bytes(capabilities.block_size - 1)
+
+
+def stored_handles(engine: Engine) -> set[int]:
+    """States that the engine has in host memory."""
+    if isinstance(engine, FakeEngine):
+        return set(engine.stored_handles)
+    assert isinstance(engine, Qwen35Engine)
+    return set(engine._runner.stored.states)
 
 
 @attrs.define
@@ -75,6 +123,15 @@ class Live:
     async def send(self, data: bytes) -> httpx.Response:
         """A body as it stands."""
         return await self.client.post(CHAT, content=data, headers={"content-type": "application/json"})
+
+    def submission(self, body: dict[str, Any], name: str = "r") -> Submission:
+        """A body as the service takes it."""
+        job = prepare_chat(json.dumps(body).encode(), self.model, HttpOptions())
+        return attrs.evolve(job.submission, id=name)
+
+    def submit(self, body: dict[str, Any], name: str = "r") -> Handle:
+        """Past HTTP: for tests that look into the service while it answers."""
+        return self.service.submit(self.submission(body, name))
 
     async def all(self, bodies: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         """All at once; whole answers in the order of the bodies, without id and time."""
@@ -104,14 +161,24 @@ async def live(
     *,
     slots: int = SLOTS,
     context: int = CONTEXT,
+    blocks: int | None = None,
+    engine: str = "qwen35",
     http: HttpOptions | None = None,
     model: LoadedModel | None = None,
+    policy: Policy = plan,
+    snapshots: int | None = None,
     **options: Any,
 ) -> AsyncIterator[Live]:
-    """A server on loopback; on the way out it must drain and hold nothing any more."""
-    loaded = model or load_model(opened(slots, context))
+    """A server on loopback; on the way out it must drain and hold nothing any more.
+
+    Args:
+        snapshots: that the prefix cache has room for; None: what it takes by itself, 32.
+    """
+    loaded = model or load(engine, opened(slots, context, blocks))
     http = attrs.evolve(http or HttpOptions(), port=0, exit_grace=1.0)
-    service = Service(loaded, ServiceOptions(**options))
+    if snapshots is not None:
+        options["prefix_bytes"] = prefix_room(loaded, snapshots)
+    service = Service(loaded, ServiceOptions(**options), policy=policy)
     listener = listen(http)
     server = Server(service, loaded, listener.getsockname()[1], trio.Event(), trio.Event())  # type: ignore[arg-type]
     async with trio.open_nursery() as nursery:
@@ -125,8 +192,11 @@ async def live(
         server.stop.set()
     assert service.requests == {} and not service.loop.running
     service.loop.memory.check_integrity(())
-    pool = service.loop.memory.pool
-    assert pool.free + pool.cached == pool.num_blocks
+    memory = service.loop.memory
+    assert memory.pool.free + memory.pool.cached == memory.pool.num_blocks
+    assert memory.saved_bytes == 0 and not memory.work
+    kept = {entry.snapshot for entry in memory.cache.index if entry.snapshot is not None}
+    assert stored_handles(loaded.engine) == kept, "states in host memory that nobody knows of"
 
 
 def same_part(answer: dict[str, Any]) -> dict[str, Any]:
@@ -143,14 +213,29 @@ def counted(answer: dict[str, Any]) -> dict[str, int]:
 _REFERENCES: dict[str, dict[str, Any]] = {}
 
 
-async def alone(bodies: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+async def alone(
+    bodies: Sequence[dict[str, Any]], engine: str = "qwen35", context: int = CONTEXT
+) -> list[dict[str, Any]]:
     """REF of each body."""
-    for body in bodies:
-        key = json.dumps(body)
+    keys = [json.dumps([engine, context, body]) for body in bodies]
+    for key, body in zip(keys, bodies, strict=True):
         if key not in _REFERENCES:
-            async with live(slots=1, prefill_budget=None) as server:
+            async with live(engine=engine, slots=1, context=context, prefill_budget=None) as server:
                 (_REFERENCES[key],) = await server.all([body])
-    return [_REFERENCES[json.dumps(body)] for body in bodies]
+    return [_REFERENCES[key] for key in keys]
+
+
+async def alone_at_service(submission: Submission, engine: str = "qwen35", context: int = CONTEXT) -> Answer:
+    """The same of a submission that comes past HTTP."""
+    async with live(engine=engine, slots=1, context=context, prefill_budget=None) as server:
+        return await read(server.service.submit(submission))
+
+
+def cached(answer: httpx.Response) -> int:
+    """Tokens of its prompt that came from the prefix cache."""
+    details = answer.json()["usage"].get("prompt_tokens_details") or {"cached_tokens": 0}
+    found: int = details["cached_tokens"]
+    return found
 
 
 def url(data: bytes, kind: str = "png") -> str:
