@@ -117,7 +117,9 @@ async def test_b10_the_same_picture_request_again(engine: str, after: int, setti
         answers, hits = await in_turn(server, [body] * 3)
         assert answers == [reference] * 3
         span = server.submission(body).prompt.spans[0]
-        assert hits[0] == 0 and min(hits[1:]) >= span.start + span.length, "the trap: it hits past the picture"
+        assert hits[0] == 0 and min(hits[1:]) >= span.start + span.length, (
+            "the trap: it hits past the picture"
+        )
         assert server.service.encoder.images_encoded == 1
 
 
@@ -135,4 +137,6 @@ async def test_b12_pictures_of_several_turns_out_of_the_cache(engine: str, setti
     ends = [[span.start + span.length for span in both] for both in spans]
     assert hits[0] == 0 and ends[1][0] <= hits[1] <= spans[1][1].start, "A is shared, what follows is not"
     assert hits[2] <= spans[2][0].start and hits[3] <= spans[3][0].start
-    assert all(hit >= end[1] for hit, end in zip(hits[4:], ends, strict=True)), "the trap: all are found again"
+    assert all(hit >= end[1] for hit, end in zip(hits[4:], ends, strict=True)), (
+        "the trap: all are found again"
+    )

@@ -92,6 +92,8 @@ def load(engine: str, found: OpenedModel) -> LoadedModel:
         num_blocks=sizes.blocks,
         max_context=found.context,
         vocab_size=model.tokenizer.num_token_ids,
+        bytes_per_snapshot=1000,  # much more than the rows of a block, as in the model
+        bytes_per_token=4,
     )
     return attrs.evolve(model, engine=FakeEngine(capabilities))
 
