@@ -90,6 +90,10 @@ class Exploration(Generic[S]):
 
     def cut_off(self, is_end: Callable[[S], bool]) -> list[S]:
         """States from which no end can be reached. Empty means: progress is always possible."""
+        with _paused_collector():
+            return self._cut_off(is_end)
+
+    def _cut_off(self, is_end: Callable[[S], bool]) -> list[S]:
         before: dict[S, list[S]] = {}
         for state, following in self.successors.items():
             for other in following:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from luce.actors.request import RequestGuards
 from luce.charts.explorer import Violation
-from luce.charts.interpreter import initial
+from luce.charts.interpreter import Outcome, advance, initial
 from luce.charts.model import Send
 from tests.model.actor import Actor
 from tests.model.world import Message, Request
@@ -46,6 +46,15 @@ class RequestTask(Actor):
             request.arrived = ()
             request.next_row = request.computed_rows = request.num_generated = request.folded = 0
             request.finish, request.slot, request.full, request.cancelled = None, None, False, False
+
+    def outcome(self, request: Request) -> Outcome:
+        """What its next message does to its chart. Takes the message in: for a copy."""
+        message = request.mailbox[0]
+        assert request.here is not None
+        if not request.active("ending"):
+            self._take_in(request, message)
+        guards = RequestGuards(request)  # type: ignore[arg-type]
+        return advance(request.here, message[0], lambda name: getattr(guards, name)())
 
     def _take_in(self, request: Request, message: Message) -> None:
         event = message[0]

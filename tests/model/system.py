@@ -32,9 +32,10 @@ from tests.model.encoder_actor import EncoderActor
 from tests.model.loop_actor import LoopActor
 from tests.model.pictures import is_empty
 from tests.model.planning import Planning
+from tests.model.reduction import alone
 from tests.model.request_task import RequestTask
 from tests.model.results import Results
-from tests.model.world import Encoder, Loop, Options, Request, World
+from tests.model.world import Encoder, Loop, Options, Request, World, quiet
 
 __all__ = ["System"]
 
@@ -73,11 +74,13 @@ class System:
 
     def done(self, state: State) -> bool:
         """Every request that came is final, everything is given back, and nothing is under way."""
+        if not quiet(state):
+            return False
         world = World.thaw(self.options, state)
         loop, encoder = world.loop, world.encoder
         held = loop.running or loop.held or loop.waiting or loop.parked or loop.flights or loop.work
         held = held or encoder.encoding or not is_empty(encoder.pictures)
-        return not held and world.quiet and all(r.final or r.here is None for r in world.requests)
+        return not held and all(r.final or r.here is None for r in world.requests)
 
     def stopped(self, state: State) -> bool:
         """The loop and the encoder have ended."""
@@ -117,22 +120,39 @@ class System:
 
     def actions(self, state: State) -> Iterator[str]:
         world = World.thaw(self.options, state)
+        only = alone(world, self.charts, self.seen) if self.options.reduced else None
+        if only is not None:
+            yield from self._deliveries(world, only)
+            return
         for request in world.requests:
             yield from self._client_actions(world, request)
-            if request.mailbox:
-                event = request.mailbox[0][0]
-                yield f"request {request.number} handles {event}"
-                may_stall = world.stalls and not request.full and not request.active("ending")
-                if event == "token" and may_stall:
-                    yield f"request {request.number} handles token and its buffer is full"
+            yield from self._deliveries(world, request.number)
+        yield from self._deliveries(world, "loop")
         yield from self._loop_actions(world)
+        yield from self._deliveries(world, "encoder")
         encoder = world.encoder
-        if encoder.mailbox:
-            yield f"encoder handles {encoder.mailbox[world.next_for_encoder()][0]}"
         if encoder.encoding is not None and not encoder.answered:
             yield "worker: image.done"
             if world.image_failures:
                 yield "worker: image.failed"
+
+    def _deliveries(self, world: World, to: int | str) -> Iterator[str]:
+        """The next message of a request (its number), the loop or the encoder is handled, one way or the other."""
+        loop, encoder = world.loop, world.encoder
+        if to == "loop":
+            if loop.mailbox and not loop.here.finished:
+                yield f"loop handles {loop.mailbox[0][0]}"
+        elif to == "encoder":
+            if encoder.mailbox:
+                yield f"encoder handles {encoder.mailbox[world.next_for_encoder()][0]}"
+        else:
+            request = world.requests[int(to)]
+            if request.mailbox:
+                event = request.mailbox[0][0]
+                yield f"request {to} handles {event}"
+                may_stall = world.stalls and not request.full and not request.active("ending")
+                if event == "token" and may_stall:
+                    yield f"request {to} handles token and its buffer is full"
 
     def _client_actions(self, world: World, request: Request) -> Iterator[str]:
         options = self.options
@@ -157,8 +177,6 @@ class System:
         if loop.here.finished:
             return
         active = loop.here.active
-        if loop.mailbox:
-            yield f"loop handles {loop.mailbox[0][0]}"
         quiet = world.quiet or "no-turns" in self.options.planted
         if "planning" in active and quiet:
             yield "loop plans"
@@ -248,13 +266,16 @@ class System:
             )
         if len(loop.running) > options.slots or sum(loop.held.values()) > options.blocks:
             raise Violation("more slots or blocks are in use than there are")
-        owners = [holder for _, _, holders in encoder.pictures[0] for holder in holders]
         for request in world.requests:
-            self.longest_mailbox = max(self.longest_mailbox, len(request.mailbox) - len(request.shape.spans))
             number = request.number
-            places = (*loop.running.values(), *loop.waiting, *loop.parked, *owners)
-            if request.final and (number in places or request.saved_rows is not None):
-                raise Violation(f"request {number} is final and still holds a slot, a place or a picture")
+            if len(request.mailbox) > self.longest_mailbox:
+                length = len(request.mailbox) - len(request.shape.spans)
+                self.longest_mailbox = max(self.longest_mailbox, length)
+            if request.final:
+                owners = [holder for _, _, holders in encoder.pictures[0] for holder in holders]
+                places = (*loop.running.values(), *loop.waiting, *loop.parked, *owners)
+                if number in places or request.saved_rows is not None:
+                    raise Violation(f"request {number} is final and still holds a slot, a place or a picture")
             if request.slot is not None and loop.running.get(request.slot) != number:
                 raise Violation(f"request {number} believes to hold slot {request.slot}")
         if not loop.here.finished:

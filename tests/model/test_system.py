@@ -18,7 +18,7 @@ from luce.charts.explorer import Exploration, Fault, explore, reachable
 from luce.charts.interpreter import Configuration
 from luce.charts.loader import chart_path, load_chart, parse_chart
 from tests.model.system import State, System
-from tests.model.world import Options, Shape
+from tests.model.world import Options, Shape, quiet
 
 TEXT = Shape(prompt_rows=1)
 TWO_CHUNKS = Shape(prompt_rows=2)
@@ -91,7 +91,7 @@ BEFORE_TOKENS = {"queued", "encoding", "staging"}
 
 def run(options: Options) -> tuple[System, Exploration[State]]:
     system = System(options)
-    found = explore(system, limit=200_000)
+    found = explore(system, limit=1_000_000)
     assert not found.faults, str(found.faults[0])
     assert found.complete
     return system, found
@@ -122,7 +122,15 @@ def test_scenario(name: str, depth: int, visited: dict[str, set[Configuration]])
     early = options.cancels or options.drains or options.step_failures or options.stalls
     assert system.longest_mailbox <= 2 + (2 if early else 0) + options.stalls
     visited[f"{name}, depth {depth}"] = system.seen
-    print(f"\n{name}, depth {depth}: {found.states} states, {found.edges} edges")
+    # Checked both ways: deliveries that commute, in every order and in one.
+    reduced, fewer = run(attrs.evolve(options, reduced=True))
+    assert set(filter(quiet, found.parents)) == set(filter(quiet, fewer.parents))
+    assert not fewer.stuck(reduced.done) and not fewer.cut_off(reduced.done)
+    assert fewer.states < found.states
+    print(
+        f"\n{name}, depth {depth}: {found.states} states, {found.edges} edges; "
+        f"{fewer.states} and {fewer.edges} with deliveries in one order"
+    )
 
 
 def test_every_configuration_was_visited(visited: dict[str, set[Configuration]]) -> None:
@@ -158,7 +166,7 @@ def test_cancel_ends_requests_from_everywhere(depth: int) -> None:
 
 
 def planted(options: Options) -> Fault:
-    found = explore(System(options), limit=200_000)
+    found = explore(System(options), limit=1_000_000)
     assert found.faults, f"not found in {found.states} states"
     return found.faults[0]
 
@@ -237,7 +245,7 @@ def test_a_drop_that_takes_a_shared_picture_along_is_found() -> None:
     options = Options((SHARED_BA, SHARED), cancels=1)
     for planted, lost in (frozenset[str](), False), (frozenset(["take-along"]), True):
         system = System(attrs.evolve(options, planted=planted))
-        found = explore(system, limit=200_000)
+        found = explore(system, limit=1_000_000)
         assert found.complete and not found.faults
         assert bool(found.cut_off(system.done)) == lost
 

@@ -18,7 +18,7 @@ from luce.scheduling.image_cache import ImageCache
 from luce.scheduling.state import Limits
 from tests.model.pictures import EMPTY
 
-__all__ = ["Encoder", "Flight", "Loop", "Options", "Request", "Row", "Shape", "Work", "World"]
+__all__ = ["Encoder", "Flight", "Loop", "Options", "Request", "Row", "Shape", "Work", "World", "quiet"]
 
 Message = tuple[Any, ...]
 """Event name first, then what it carries."""
@@ -67,6 +67,8 @@ class Options:
     """1: the server may drain; 2: and then abort."""
     late_submits: bool = False
     """Requests still come after the drain. The server refuses them; the loop's chart must not rely on it."""
+    reduced: bool = False
+    """Take deliveries that commute with everything else in one order, see `reduction.py`."""
     charts: tuple[tuple[str, Any], ...] = ()
     """Charts that stand in for the shipped ones."""
     planted: frozenset[str] = frozenset()
@@ -359,3 +361,9 @@ class World:
         return not (
             self.loop.mailbox or self.encoder.mailbox or any(request.mailbox for request in self.requests)
         )
+
+
+def quiet(state: tuple[Any, ...]) -> bool:
+    """`World.quiet` of a frozen one."""
+    requests, loop, encoder, _ = state
+    return not (loop[1] or encoder[1] or any(request[1] for request in requests))
