@@ -17,6 +17,7 @@ __all__ = [
     "CapacityError",
     "ChartError",
     "ConfigError",
+    "DeadlineError",
     "DeviceError",
     "IllegalEvent",
     "LuceError",
@@ -104,6 +105,11 @@ class CapacityError(LuceError):
         self.message = message
         self.retry_after = retry_after
         """Seconds after which a retry makes sense."""
+
+
+class DeadlineError(LuceError):
+    """The answer was not complete within the time limit of its request (HTTP 504). Says the limit and how far
+    it got."""
 
 
 class ModelFileError(LuceError):

@@ -22,6 +22,9 @@ class ServiceOptions:
     may."""
     queue_timeout: float = 300.0
     """Seconds that a request may wait for a slot."""
+    request_timeout: float | None = None
+    """Seconds that any request may take from its arrival until its answer is complete; None is no limit. Requests may
+    ask for a shorter one."""
     client_timeout: float = 60.0
     """Seconds that a client may take nothing from a full buffer before it counts as gone."""
     buffer_limit: int = 16_384

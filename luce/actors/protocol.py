@@ -18,6 +18,7 @@ FED: Mapping[str, frozenset[str]] = {
     "request": frozenset({
         "slot.granted", "chunk.done", "token", "step.failed", "image.ready", "encode.failed", "queue.expired",
         "cancel", "retired", "dropped", "client.full", "client.drained", "client.timeout",
+        "deadline.expired",
         "park.save", "park.drop", "resume", "restore.failed",
     }),
     "loop": frozenset({

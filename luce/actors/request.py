@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from luce.actors.answer import AnswerText
+from luce.actors.deadline import TimeLimit, too_late
 from luce.actors.mailbox import Mailbox
 from luce.actors.messages import (
     ChunkDone,
@@ -33,12 +34,13 @@ from luce.actors.messages import (
     Token,
     ToLoop,
 )
+from luce.actors.request_timers import RequestTimers
 from luce.actors.submission import Submission, Usage, prefix_keys
 from luce.actors.token_buffer import Delta, End, TokenBuffer
 from luce.charts.guards import guard
 from luce.charts.interpreter import Machine, Send
 from luce.engines.seam import Capabilities, SlotSpec
-from luce.errors import CapacityError, IllegalEvent, LuceError
+from luce.errors import IllegalEvent, LuceError
 from luce.sampling.finish import finish_reason
 
 if TYPE_CHECKING:
@@ -126,13 +128,21 @@ class Request:
         submission: what was asked.
         order: arrival number.
         wiring: the mailboxes and services of the other actors.
+        limit: when its answer has to be complete.
     """
 
     def __init__(
-        self, submission: Submission, order: int, wiring: Wiring, answer: AnswerText, now: float
+        self,
+        submission: Submission,
+        order: int,
+        wiring: Wiring,
+        answer: AnswerText,
+        now: float,
+        limit: TimeLimit | None = None,
     ) -> None:
         self.submission = submission
         self.order = order
+        self.limit = limit
         self.capabilities: Capabilities = wiring.capabilities
         self.timings = Timings(now)
         self.mailbox: Mailbox[RequestMessage] = Mailbox(wiring.turn)
@@ -179,6 +189,7 @@ class Request:
         self.error: LuceError | None = None
         self._answer = answer
         self._wiring = wiring
+        self._timers = RequestTimers(order, wiring, self.buffer, limit, self.mailbox.put)
         self._tokens: list[int] = []
         """Generated so far."""
         self._folded = 0
@@ -306,6 +317,8 @@ class Request:
                 self.error = message.error
         elif message.event == "park.drop":
             self._start_over()
+        elif message.event == "deadline.expired":
+            self.error = too_late(self)
 
     def _start_over(self) -> None:
         """Nothing of the slot is left: the tokens so far become part of the prompt, to be computed again."""
@@ -362,21 +375,7 @@ class Request:
                 self._wiring.encoder.put(ToEncoder(send.event, self))
             else:
                 assert send.target == "timer", send
-                self._wiring.timers.obey(self.order, send, self._wiring.options.delays, self._fire)
-
-    def _fire(self, event: str) -> None:
-        if event == "queue.expired":
-            waited = self._wiring.options.queue_timeout
-            error = CapacityError(f"the request waited {waited:g} s for a free slot", retry_after=5)
-            self.mailbox.put(QueueExpired(error))
-        elif event == "client.timeout" and (left := self._patience()) > 0:
-            self._wiring.timers.set(self.order, event, left, lambda: self._fire(event))
-        else:
-            self.mailbox.put(Plain(event))
-
-    def _patience(self) -> float:
-        """Seconds that the client may still take nothing. A slow one that reads is not gone."""
-        return self.buffer.last_read + self._wiring.options.client_timeout - self._wiring.now()
+                self._timers.obey(send)
 
     def _drained(self) -> None:
         self.mailbox.put(Plain("client.drained"))

@@ -13,6 +13,7 @@ import trio
 
 from luce.actors.answer import AnswerText
 from luce.actors.budgets import image_budget
+from luce.actors.deadline import time_limit
 from luce.actors.encoder import Encode, Encoder, EncoderGuards, on_worker_thread
 from luce.actors.mailbox import Mailbox, Turn
 from luce.actors.messages import ToEncoder, ToLoop
@@ -156,8 +157,11 @@ class Service:
 
     # -- requests -------------------------------------------------------------------------------------------------
 
-    def submit(self, submission: Submission) -> Handle:
+    def submit(self, submission: Submission, arrived: float | None = None) -> Handle:
         """Start a request.
+
+        Args:
+            arrived: when its time limit began to run, on trio's clock; None is now.
 
         Raises:
             RequestError: it can never fit, with the numbers.
@@ -173,7 +177,11 @@ class Service:
             )
         self._check_queue(len(submission.prompt.token_ids))
         answer = AnswerText(self.model.tokenizer, submission)
-        request = Request(submission, next(self._orders), self._wiring, answer, trio.current_time())
+        now = trio.current_time()
+        limit = time_limit(
+            submission.timeout, self.options.request_timeout, now if arrived is None else arrived
+        )
+        request = Request(submission, next(self._orders), self._wiring, answer, now, limit)
         self.requests[request.order] = request
         request.start()
         self._requests_nursery.start_soon(request.run)

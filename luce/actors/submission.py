@@ -35,6 +35,8 @@ class Submission:
     include_stop: bool = False
     """Keep the matched stop string in the text."""
     skip_special_tokens: bool = True
+    timeout: float | None = None
+    """Seconds from its arrival until its answer is complete, or it ends with an error; None: what the server allows."""
     cache_salt: bytes = b""
     """Requests of different salts share no cached prefix."""
     keys: PrefixKeys | None = attrs.field(default=None, repr=False)

@@ -145,6 +145,15 @@ class SchedulingFlags:
         SECONDS,
         Parameter(group=SCHEDULING, help="Seconds that a request may wait for a slot."),
     ] = SERVICE_DEFAULTS.queue_timeout
+    request_timeout: Annotated[
+        float | None,
+        SECONDS,
+        Parameter(
+            group=SCHEDULING,
+            help="Seconds that a request may take until its answer is complete, then 504; a request's own timeout may "
+            "be shorter; by default as long as it takes.",
+        ),
+    ] = SERVICE_DEFAULTS.request_timeout
     prefix_memory: Annotated[
         int | None,
         ROOM,
@@ -190,6 +199,7 @@ class SchedulingFlags:
             max_queued=self.queue,
             max_queued_tokens=self.queue_tokens,
             queue_timeout=self.queue_timeout,
+            request_timeout=self.request_timeout,
             client_timeout=client_timeout,
             prefix_bytes=self.prefix_memory,
             image_bytes=self.image_memory,

@@ -10,7 +10,7 @@ import msgspec
 from quart import Quart, Response
 from werkzeug.exceptions import HTTPException
 
-from luce.errors import CapacityError, LuceError, RequestError
+from luce.errors import CapacityError, DeadlineError, LuceError, RequestError
 
 __all__ = ["error_body", "error_response", "error_status", "install_error_handlers"]
 
@@ -29,6 +29,8 @@ def error_status(error: BaseException) -> int:
         return error.status
     if isinstance(error, CapacityError):
         return 503
+    if isinstance(error, DeadlineError):
+        return 504
     if isinstance(error, HTTPException):
         return error.code or 500
     return 500
@@ -42,6 +44,8 @@ def error_body(error: BaseException) -> dict[str, Any]:
         message, param, code = error.message, error.field, error.code
     elif isinstance(error, CapacityError):
         message, code = error.message, "overloaded"
+    elif isinstance(error, DeadlineError):
+        message, code = str(error), "timeout"
     elif isinstance(error, HTTPException):
         message = _MESSAGES.get(status) or error.description or error.name
     elif isinstance(error, LuceError):
@@ -58,6 +62,9 @@ def error_response(error: BaseException) -> Response:
     )
     if isinstance(error, CapacityError):
         response.headers["Retry-After"] = str(max(1, math.ceil(error.retry_after)))
+    if isinstance(error, DeadlineError):
+        # OpenAI's clients ask again by themselves after a 5xx, and the limit would cut them off again.
+        response.headers["x-should-retry"] = "false"
     if isinstance(error, HTTPException):
         for name, value in error.get_headers():
             if name.lower() not in ("content-type", "content-length"):
@@ -78,5 +85,6 @@ def install_error_handlers(app: Quart) -> None:
     app.register_error_handler(HTTPException, expected)
     app.register_error_handler(RequestError, expected)
     app.register_error_handler(CapacityError, expected)
+    app.register_error_handler(DeadlineError, expected)
     app.register_error_handler(LuceError, failed)
     app.register_error_handler(Exception, failed)

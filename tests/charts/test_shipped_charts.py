@@ -74,3 +74,17 @@ def test_a_closed_loop_sends_arrivals_away() -> None:
         if "closed" in here.active:
             sends = [outcome.sends for _, outcome in outcomes(here, "admit")]
             assert all(any(s.event == "queue.expired" for s in each) for each in sends)
+
+
+def test_a_limit_that_runs_out_ends_a_request_from_everywhere() -> None:
+    """From every live configuration to the same end; in `ending` it comes too late and is legal, later it is not."""
+    for here in reachable(load_chart("request")):
+        after = step(here, "deadline.expired")
+        if "live" in here.active:
+            assert [set(then.active) >= {"ending_failed", "rows_held", "job_held"} for then in after] == [
+                True
+            ]
+            sends = [outcome.sends for _, outcome in outcomes(here, "deadline.expired")]
+            assert all(any(s.event == "deadline.expired" and s.delay is None for s in each) for each in sends)
+        else:
+            assert after == ([] if here.finished else [here])

@@ -65,7 +65,15 @@ WHOLE = (
     "port",
     "max-images",
 )
-SECONDS = ("body-timeout", "keep-alive", "idle-timeout", "client-timeout", "queue-timeout", "drain-timeout")
+SECONDS = (
+    "body-timeout",
+    "keep-alive",
+    "idle-timeout",
+    "client-timeout",
+    "queue-timeout",
+    "drain-timeout",
+    "request-timeout",
+)
 SIZES = ("max-memory", "max-body", "max-buffered-bodies", "max-image")
 ROOMS = ("park-memory", "prefix-memory", "image-memory")
 """Sizes that may be nothing."""
@@ -95,7 +103,9 @@ def test_numbers_outside_their_limits_are_one_line(
 def test_every_numeric_flag_of_serve_is_in_that_list() -> None:
     arguments = command.build_app(None)["serve"].assemble_argument_collection()
     numeric = {
-        a.name[2:] for a in arguments if str(a.hint) in map(str, (int, float, int | None)) and a.name != "*"
+        a.name[2:]
+        for a in arguments
+        if str(a.hint) in map(str, (int, float, int | None, float | None)) and a.name != "*"
     }
     assert numeric == {*WHOLE, *SECONDS, *SIZES, *ROOMS}
 

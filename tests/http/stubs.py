@@ -178,7 +178,7 @@ class StubService:
     def ready(self) -> bool:
         return self.state == "ready"
 
-    def submit(self, submission: Submission) -> Handle:
+    def submit(self, submission: Submission, arrived: float | None = None) -> Handle:
         assert self.nursery is not None
         if self.full:
             raise CapacityError("256 requests are waiting already", retry_after=2.5)

@@ -164,9 +164,9 @@ async def test_client_library_retries_on_503(user: Any) -> None:
     async with serving(service) as server, server.openai(max_retries=1) as client:
         real = service.submit
 
-        def once_full(submission: Any) -> Any:
+        def once_full(submission: Any, arrived: float) -> Any:
             try:
-                return real(submission)
+                return real(submission, arrived)
             except CapacityError as error:
                 service.full = False
                 raise CapacityError(error.message, retry_after=0.1) from None

@@ -79,5 +79,9 @@ class RequestTask(Actor):
                 self.world.encoder.mailbox += ((send.event, request.number),)
             else:
                 assert send.target == "timer"
+                options = self.world.options
+                limited = request.number >= len(options.shapes) - options.deadlines
+                if send.event == "deadline.expired" and not limited:
+                    continue
                 armed = {send.event}
                 request.timers = request.timers - armed if send.delay is None else request.timers | armed

@@ -168,8 +168,13 @@ class System:
             yield f"{name} cancels"
         if request.full:
             yield f"{name} reads on"
+        may_fire = {
+            "queue.expired": options.queue_timeouts,
+            "client.timeout": options.client_timeouts,
+            "deadline.expired": True,
+        }
         for event in sorted(request.timers):
-            if options.queue_timeouts if event == "queue.expired" else options.client_timeouts:
+            if may_fire[event]:
                 yield f"timer {request.number} fires {event}"
 
     def _loop_actions(self, world: World) -> Iterator[str]:

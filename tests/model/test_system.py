@@ -71,6 +71,18 @@ SCENARIOS = {
     "pressure, a prefix is found when an image is still on its way": Options(
         (LONG, IMAGE_THEN_TEXT), hits=1, cancels=1, image_failures=1, **TIGHT
     ),
+    "a limit runs out, text before an image": Options((TEXT, TEXT_THEN_IMAGE), deadlines=1),
+    "a limit runs out, one slot, the queue times out": Options(
+        (SHORT, IMAGE), slots=1, deadlines=1, queue_timeouts=True
+    ),
+    "a limit runs out, the client stalls and goes away": Options((TEXT,), deadlines=1, stalls=1, cancels=1),
+    "a limit runs out, the image and a step fail": Options(
+        (IMAGE,), deadlines=1, image_failures=1, step_failures=1
+    ),
+    "a limit runs out, then drain": Options((IMAGE,), deadlines=1, drains=2),
+    "pressure, a limit runs out": Options((LONG, LONG), saves=9, deadlines=1, copy_failures=1, **TIGHT),
+    "pressure, a limit runs out for one that was dropped": Options((LONG, LONG), deadlines=1, **TIGHT),
+    "two show one picture, and a limit runs out": Options((SHARED, SHARED), deadlines=1),
     "two show one picture, and both clients go away": Options((SHARED, SHARED), cancels=2),
     "two show one picture, it stays, and the first client goes away": Options(
         (SHARED, SHARED_LATER), slots=1, cancels=2, kept_images=1
@@ -119,8 +131,8 @@ def test_scenario(name: str, depth: int, visited: dict[str, set[Configuration]])
         assert not open_for_ever, found.path(open_for_ever[0])
     # I13, beside one message for each image: a step's results (chunk.done and token); what ends a request early adds
     # `retired` and `dropped` behind them; a client that stalls adds its own.
-    early = options.cancels or options.drains or options.step_failures or options.stalls
-    assert system.longest_mailbox <= 2 + (2 if early else 0) + options.stalls
+    early = options.cancels or options.drains or options.step_failures or options.stalls or options.deadlines
+    assert system.longest_mailbox <= 2 + (2 if early else 0) + options.stalls + bool(options.deadlines)
     visited[f"{name}, depth {depth}"] = system.seen
     # Checked both ways: deliveries that commute, in every order and in one.
     reduced, fewer = run(attrs.evolve(options, reduced=True))

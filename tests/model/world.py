@@ -53,6 +53,8 @@ class Options:
     """Times that any client may leave its buffer full."""
     client_timeouts: bool = False
     queue_timeouts: bool = False
+    deadlines: int = 0
+    """Requests that have a time limit, counted from the last one. It may run out at any moment."""
     step_failures: int = 0
     image_failures: int = 0
     saves: int = 0

@@ -1,11 +1,12 @@
 """A crowd that behaves badly, drawn from a seed: bursts, shared beginnings, growing chats, pictures that come again,
-clients that leave, stall or ask for too much."""
+clients that leave, stall, ask for too much or have no time."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Iterator
 
+import attrs
 import numpy as np
 
 from luce.engines.fake.engine import fake_capabilities
@@ -77,9 +78,12 @@ def _client(rng: random.Random, number: int, now: float, turns: list[int]) -> Cl
     leaves = rng.randrange(1, 25) if rng.random() < 0.12 else None
     patience = rng.uniform(0.0, 3.0) if rng.random() < 0.06 else float("inf")
     stalls = rng.random() < 0.05
+    asked = make_submission(f"r{number}", prompt, images, tokens, number)
+    if number % 24 == 17:
+        asked = attrs.evolve(asked, timeout=0.05 + number % 100 / 40)
     return Client(
         now,
-        make_submission(f"r{number}", prompt, images, tokens, number),
+        asked,
         leaves_after=leaves,
         patience=patience,
         pauses_after=rng.randrange(1, 10) if stalls else None,

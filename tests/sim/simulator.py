@@ -19,7 +19,7 @@ from luce.actors.token_buffer import Delta, End
 from luce.engines.fake.engine import Mode
 from luce.engines.fake.times import Times
 from luce.engines.seam import Capabilities, SampledToken, WorkKind
-from luce.errors import CapacityError, DeviceError, LuceError, RequestError
+from luce.errors import CapacityError, DeadlineError, DeviceError, LuceError, RequestError
 from luce.scheduling.prefix_index import PrefixStats
 from tests.actors.harness import check_clean, expected, make_service, settled
 from tests.sim.virtual_time import run_seeded
@@ -240,6 +240,8 @@ def stated(error: LuceError, faults: Faults) -> bool:
     said = str(error)
     if isinstance(error, DeviceError):
         return "injected" in said and faults != Faults()
+    if isinstance(error, DeadlineError):
+        return "(timeout)" in said
     return isinstance(error, CapacityError) and ("waited" in said or "nothing else can give way" in said)
 
 

@@ -12,8 +12,9 @@ from tests.sim.crowd import BROKEN, CALM, FAULTY, serve_crowd
 from tests.sim.files import EXHAUSTIVE
 from tests.sim.simulator import Report, check_results
 
-# I13: a step's results (chunk.done and token), what ends a request early (retired and dropped), a stall and its end.
-LONGEST = 2 + 2 + 2
+# I13: a step's results (chunk.done and token), what ends a request early (retired and dropped), a stall and its end,
+# a time limit that runs out.
+LONGEST = 2 + 2 + 2 + 1
 
 
 def check(report: Report, count: int) -> None:
@@ -30,6 +31,7 @@ def armed(report: Report) -> set[str]:
         "full queue": any("queue is full" in str(result.refused) for result in report.results),
         "injected": any("injected" in str(r.end.error) for r in report.results if r.end and r.end.error),
         "waited": events["request queue.expired"],
+        "out of time": events["request deadline.expired"],
         "stall": events["request client.full"] and events["request client.drained"],
         "stalled for good": events["request client.timeout"],
         "save": metrics.saves,
@@ -63,7 +65,7 @@ def test_long_soak(depth: int) -> None:
 @pytest.mark.parametrize("depth", [1, 2])
 def test_pictures_that_cannot_be_computed_again(depth: int) -> None:
     """Their requests are promised all their blocks, and saved, but never dropped (I4, I12; see `watch.py`)."""
-    report = serve_crowd(12, 300, depth=depth, images_recomputable=False)
+    report = serve_crowd(14, 300, depth=depth, images_recomputable=False)
     check_results(report.results, FAULTY)
     assert report.metrics.drops and report.metrics.saves
 

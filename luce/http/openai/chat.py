@@ -39,9 +39,10 @@ class Chat:
             prepare_chat, body, self._model, self._options, limiter=self._workers
         )
         held_body(request).release()
-        handle = self._service.submit(job.submission)
+        record = record_of(request)
+        handle = self._service.submit(job.submission, record.started)
         owned(request).callback(handle.cancel)
-        record_of(request).handle = handle
+        record.handle = handle
         writer = ChatWriter(job, handle, self._model)
         if job.stream:
             response = event_response(ChatEvents(handle, writer), self._options.keep_alive)

@@ -124,6 +124,8 @@ class ChatRequest(_Strict, frozen=True):
     stop_token_ids: list[int] | None = None
     include_stop_str_in_output: bool | None = None
     ignore_eos: bool | None = None
+    timeout: float | None = None
+    """Seconds from the request's arrival until its answer is complete."""
     skip_special_tokens: bool | None = None
 
     temperature: float | None = None

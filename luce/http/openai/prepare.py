@@ -36,6 +36,8 @@ T = TypeVar("T")
 
 MAX_STOPS = 16
 MAX_STOP_LENGTH = 1024
+MAX_TIMEOUT = 86_400.0
+"""Seconds."""
 
 
 @attrs.frozen(eq=False)
@@ -69,6 +71,7 @@ def prepare_chat(body: bytes | bytearray, model: LoadedModel, options: HttpOptio
     params = _sampling(request, model)
     params.validate(model.tokenizer.num_token_ids)
     stop = _stop_strings(request.stop)
+    timeout = _timeout(request.timeout)
 
     refuse_hopeless(conversation.messages, model.tokenizer, context)
     references = conversation.images
@@ -96,6 +99,7 @@ def prepare_chat(body: bytes | bytearray, model: LoadedModel, options: HttpOptio
         stop=stop,
         include_stop=_or(request.include_stop_str_in_output, False),
         skip_special_tokens=_or(request.skip_special_tokens, True),
+        timeout=timeout,
     )
     return ChatJob(
         submission=attrs.evolve(submission, keys=prefix_keys(submission, model.engine.capabilities)),
@@ -169,6 +173,15 @@ def _stop_strings(stop: str | list[str] | None) -> tuple[str, ...]:
         if len(text) > MAX_STOP_LENGTH:
             raise RequestError(f"a stop string has at most {MAX_STOP_LENGTH} characters", field="stop")
     return stops
+
+
+def _timeout(seconds: float | None) -> float | None:
+    if seconds is not None and not 0 < seconds <= MAX_TIMEOUT:
+        raise RequestError(
+            f"timeout must be a number of seconds above 0 and at most {MAX_TIMEOUT:,.0f}, not {quoted(seconds)}",
+            field="timeout",
+        )
+    return seconds
 
 
 def _or(value: T | None, default: T) -> T:
