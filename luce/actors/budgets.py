@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import attrs
 
+from luce.actors.free_memory import FreeMemory, machine_memory
 from luce.actors.options import ServiceOptions
-from luce.compute.host_memory import available_bytes
 from luce.engines.seam import Capabilities
 
 __all__ = ["CACHED_PREFIXES", "IMAGE_BYTES", "image_budget", "park_budget", "prefix_budget", "settled"]
@@ -16,38 +16,42 @@ IMAGE_BYTES = 64 << 20
 """Rows of pictures that are kept when no request needs them, if nobody says otherwise."""
 
 
-def settled(options: ServiceOptions, capabilities: Capabilities) -> ServiceOptions:
+def settled(
+    options: ServiceOptions, capabilities: Capabilities, free: FreeMemory = machine_memory
+) -> ServiceOptions:
     """The same with the budgets that are decided once, at the start, as numbers."""
     return attrs.evolve(
         options,
-        prefix_bytes=prefix_budget(options.prefix_bytes, capabilities),
-        image_bytes=image_budget(options.image_bytes, capabilities),
+        prefix_bytes=prefix_budget(options.prefix_bytes, capabilities, free),
+        image_bytes=image_budget(options.image_bytes, capabilities, free),
     )
 
 
-def park_budget(asked: int | None, capabilities: Capabilities, taken: int = 0) -> int:
+def park_budget(
+    asked: int | None, capabilities: Capabilities, taken: int = 0, free: FreeMemory = machine_memory
+) -> int:
     """Bytes that further saved slots may take now, besides those ``taken``. Looked up anew at every save."""
     if not capabilities.parking:
         return 0
     if asked is not None:
         return asked - taken
-    return (available_bytes() or 0) // 4
+    return (free("park") or 0) // 4
 
 
-def prefix_budget(asked: int | None, capabilities: Capabilities) -> int:
+def prefix_budget(asked: int | None, capabilities: Capabilities, free: FreeMemory = machine_memory) -> int:
     """Bytes of the prefix cache's snapshots, 0 for no cache."""
     if not capabilities.snapshots:
         return 0
     if asked is not None:
         return asked
     most = capabilities.captured_bytes(capabilities.block_size - 1) * CACHED_PREFIXES
-    return min(most, (available_bytes() or 0) // 4)
+    return min(most, (free("prefix") or 0) // 4)
 
 
-def image_budget(asked: int | None, capabilities: Capabilities) -> int:
+def image_budget(asked: int | None, capabilities: Capabilities, free: FreeMemory = machine_memory) -> int:
     """Bytes of encoded pictures that no request needs at present, 0 to keep none."""
     if not capabilities.images:
         return 0
     if asked is not None:
         return asked
-    return min(IMAGE_BYTES, (available_bytes() or 0) // 4)
+    return min(IMAGE_BYTES, (free("image") or 0) // 4)

@@ -15,6 +15,7 @@ from luce.actors.answer import AnswerText
 from luce.actors.budgets import image_budget
 from luce.actors.deadline import time_limit
 from luce.actors.encoder import Encode, Encoder, EncoderGuards, on_worker_thread
+from luce.actors.free_memory import FreeMemory, machine_memory, recorded
 from luce.actors.mailbox import Mailbox, Turn
 from luce.actors.messages import ToEncoder, ToLoop
 from luce.actors.options import ServiceOptions
@@ -59,6 +60,7 @@ class Service:
     encode: how pictures are encoded without holding up trio; None is the engine's `encode` on a worker thread.
         Simulations pass one that takes its time on trio's clock.
     policy: what decides for the step loop.
+    free_memory: what budgets that the operator left open depend on. Every look is a record of the event stream.
     """
 
     def __init__(
@@ -67,6 +69,7 @@ class Service:
         options: ServiceOptions | None = None,
         encode: Encode | None = None,
         policy: Policy = plan,
+        free_memory: FreeMemory = machine_memory,
     ) -> None:
         check_protocol({name: load_chart(name) for name in FED}, actor_guards())
         self.model = model
@@ -83,6 +86,7 @@ class Service:
             turn=turn,
             timers=self.timers,
             events=self.events,
+            free_memory=recorded(free_memory, self.events),
             loop=Mailbox[ToLoop](turn, turn.waker),
             encoder=Mailbox[ToEncoder](turn),
             request_chart=load_chart("request"),
@@ -93,7 +97,7 @@ class Service:
             encode or on_worker_thread(model.engine.encode),
             self._wiring.encoder,
             self.events,
-            image_budget(self.options.image_bytes, model.engine.capabilities),
+            image_budget(self.options.image_bytes, model.engine.capabilities, self._wiring.free_memory),
         )
         self._orders = itertools.count()
         self._requests_nursery: trio.Nursery | None = None

@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from typing import cast
 
 from luce.actors.budgets import park_budget, prefix_budget
+from luce.actors.free_memory import FreeMemory, machine_memory
 from luce.actors.prefix_cache import PrefixCache
 from luce.actors.request import Request, SavedState
 from luce.engines.seam import Engine, Segment, SlotWork, StoresStates, WorkKind, WorkOutcome
@@ -31,9 +32,16 @@ class SlotMemory:
     park_bytes: host memory that saved slots may take; None is a quarter of what is free, looked up at every save.
     prefix_bytes: host memory that the prefix cache's snapshots may take, 0 for no cache; None:
         :func:`luce.actors.budgets.prefix_budget`.
+    free_memory: what budgets of None depend on.
     """
 
-    def __init__(self, engine: Engine, park_bytes: int | None, prefix_bytes: int | None = None) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        park_bytes: int | None,
+        prefix_bytes: int | None = None,
+        free_memory: FreeMemory = machine_memory,
+    ) -> None:
         self.engine = engine
         self.capabilities = engine.capabilities
         self.pool = BlockPool(self.capabilities.num_blocks, self.capabilities.block_size)
@@ -44,10 +52,11 @@ class SlotMemory:
         self._leaving: dict[int, int] = {}
         """Slots that are being saved, and how many blocks come free with them."""
         self._park_bytes = park_bytes
+        self._free_memory = free_memory
         self._free_slots = list(range(self.capabilities.num_slots - 1, -1, -1))
         self._handles = itertools.count()
         self.cache = PrefixCache(
-            engine, self.pool, prefix_budget(prefix_bytes, self.capabilities), self._new_handle
+            engine, self.pool, prefix_budget(prefix_bytes, self.capabilities, free_memory), self._new_handle
         )
 
     def _new_handle(self) -> int:
@@ -196,7 +205,7 @@ class SlotMemory:
 
     def room_to_save(self) -> int:
         """Host bytes that further saves may take now."""
-        return park_budget(self._park_bytes, self.capabilities, self.saved_bytes)
+        return park_budget(self._park_bytes, self.capabilities, self.saved_bytes, self._free_memory)
 
     def save_cost(self, request: Request) -> int:
         """Host bytes that saving this request takes now."""

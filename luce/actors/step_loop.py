@@ -90,7 +90,8 @@ class StepLoop:
         self.mailbox: Mailbox[ToLoop] = wiring.loop
         self.machine = Machine(load_chart("loop"), LoopGuards(self), observer=wiring.events.observe)
         self.limits = Limits(capabilities.num_slots, capabilities.block_size, wiring.options.prefill_budget)
-        self.memory = SlotMemory(engine, wiring.options.park_bytes, wiring.options.prefix_bytes)
+        options = wiring.options
+        self.memory = SlotMemory(engine, options.park_bytes, options.prefix_bytes, wiring.free_memory)
         self.waiting: OrderedDict[int, Request] = OrderedDict()
         self.running: dict[int, Request] = {}
         """By slot."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import attrs
 import trio
 
+from luce.actors.free_memory import FreeMemory
 from luce.actors.mailbox import Mailbox, Turn
 from luce.actors.messages import ToEncoder, ToLoop
 from luce.actors.options import ServiceOptions
@@ -29,6 +30,8 @@ class Wiring:
     turn: Turn
     timers: Timers
     events: EventStream
+    free_memory: FreeMemory
+    """Every look is a record of :attr:`events`."""
     loop: Mailbox[ToLoop]
     encoder: Mailbox[ToEncoder]
     request_chart: Chart

@@ -1,4 +1,5 @@
-"""The one event stream: everything that happens is a record of a machine's step (design §1).
+"""The one event stream: everything that happens is a record of a machine's step (design §1), or of what was read from
+outside that steps depend on.
 
 Status, metrics, logs, the live page, traces and replay are all read from here; none keeps its own truth.
 """
@@ -30,6 +31,8 @@ class EventRecord(NamedTuple):
     """Bits of the guards that were read, in the chart's order."""
     configuration: tuple[str, ...]
     """Active states after the step."""
+    value: int | None = None
+    """What was read, in records of :meth:`EventStream.read`."""
 
 
 class EventStream:
@@ -48,9 +51,18 @@ class EventStream:
 
     def observe(self, step: Step) -> None:
         """Record a machine's step; this is the observer of every machine."""
-        record = EventRecord(
-            self._seq, self._clock(), step.machine, step.id, step.event, step.guards, step.configuration
+        self._add(
+            EventRecord(
+                self._seq, self._clock(), step.machine, step.id, step.event, step.guards, step.configuration
+            )
         )
+
+    def read(self, source: str, name: str, value: int | None) -> None:
+        """Record what was read from outside every machine: ``source`` stands in the machine's place, ``name`` says
+        which of its values, None is that it has none. The event is 'read'."""
+        self._add(EventRecord(self._seq, self._clock(), source, name, "read", 0, (), value))
+
+    def _add(self, record: EventRecord) -> None:
         self._seq += 1
         self._ring.append(record)
         for listener in self._listeners:

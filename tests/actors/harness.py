@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import trio
 
+from luce.actors.free_memory import FreeMemory, machine_memory
 from luce.actors.options import ServiceOptions
 from luce.actors.service import Service
 from luce.actors.submission import Handle, Submission
@@ -132,7 +133,9 @@ async def read_all(service: Service, submissions: Sequence[Submission]) -> list[
     return [answers[index] for index in range(len(submissions))]
 
 
-def make_service(engine: FakeEngine, policy: Policy = plan, **options: Any) -> Service:
+def make_service(
+    engine: FakeEngine, policy: Policy = plan, free_memory: FreeMemory = machine_memory, **options: Any
+) -> Service:
     """On an engine that is driven on trio's clock, pictures are encoded on that clock, too."""
     model = LoadedModel(
         name="fake",
@@ -144,7 +147,7 @@ def make_service(engine: FakeEngine, policy: Policy = plan, **options: Any) -> S
         created=0,
     )
     encode = engine.encode_async if engine._mode is Mode.MANUAL else None
-    return Service(model, ServiceOptions(**options), encode, policy)
+    return Service(model, ServiceOptions(**options), encode, policy, free_memory)
 
 
 @asynccontextmanager
