@@ -329,7 +329,7 @@ async def test_b76_usage_logprobs_and_text_are_of_the_same_tokens(end: str, dept
             last = bytes(shown(answer)[-1]["bytes"])
             assert data.removesuffix(last).decode("utf-8", "replace") == text_of(answer)
         streamed = await server.events(ask("Say something", **fields, stream_options={"include_usage": True}))
-        _stream_agrees(streamed, answer)
+        same_stream(streamed, answer)
         if depth == 2 and end != "length":
             tokens = [r for r in server.service.events if r.machine == "request" and r.event == "token"]
             assert len(tokens) > 40 + 2 * count, "the trap: a row ran past the end"
@@ -367,7 +367,7 @@ async def test_b76_a_client_that_reads_late_gets_the_same_tokens(depth: int) -> 
             assert answer.tokens == tuple(expected(ways[way], script=script)[:8]), way
 
 
-def _stream_agrees(events: list[str], answer: dict[str, Any]) -> None:
+def same_stream(events: list[str], answer: dict[str, Any]) -> None:
     assert events[-1] == "[DONE]"
     chunks = [json.loads(event) for event in events[:-1]]
     assert counted(chunks[-1]) == counted(answer) and chunks[-1]["choices"] == []

@@ -1,0 +1,49 @@
+"""A policy that parks every request at chosen rows, without need, and is the server's own in everything else."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import attrs
+
+from luce.scheduling.plan import plan
+from luce.scheduling.state import Decision, Lane, LoopState, Park, ParkKind
+
+SAVE, DROP = ParkKind.SAVE, ParkKind.DROP
+
+
+class ParkEveryone:
+    """Args:
+    parkings: what happens to each request, in order: how it is parked, and once how many rows of its answer are
+        submitted; negative for rows before the end of its prompt. What saves waits for the prompt's end.
+    """
+
+    def __init__(self, *parkings: tuple[ParkKind, int]) -> None:
+        self.parked: Counter[ParkKind] = Counter()
+        self._parkings: Sequence[tuple[ParkKind, int]] = parkings
+        self._done: Counter[int] = Counter()
+        """Parkings, by request."""
+        self._prompts: dict[int, int] = {}
+
+    def __call__(self, state: LoopState) -> Decision:
+        due = {lane.slot: lane for lane in state.lanes if self._due(lane) is not None}
+        if not state.run_ahead:
+            for lane in due.values():
+                if not lane.busy:
+                    kind = self._parkings[self._done[lane.order]][0]
+                    self._done[lane.order] += 1
+                    self.parked[kind] += 1
+                    return Decision(parks=(Park(lane.slot, kind),))
+        decision = plan(state)
+        # Whoever is due sits out until the step in flight is done.
+        return attrs.evolve(
+            decision, segments=tuple(part for part in decision.segments if part.slot not in due)
+        )
+
+    def _due(self, lane: Lane) -> ParkKind | None:
+        prompt = self._prompts.setdefault(lane.order, lane.prompt_rows)
+        if self._done[lane.order] >= len(self._parkings):
+            return None
+        kind, row = self._parkings[self._done[lane.order]]
+        return kind if lane.next_row >= prompt + row and (kind is DROP or not lane.prefilling) else None
