@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 import attrs
 
@@ -11,6 +11,10 @@ from luce.scheduling.plan import plan
 from luce.scheduling.state import Decision, Lane, LoopState, Park, ParkKind
 
 SAVE, DROP = ParkKind.SAVE, ParkKind.DROP
+
+
+HOLD = 3
+"""Plans in which others run, if they can, before somebody parked may come back: so slots change hands."""
 
 
 class ParkEveryone:
@@ -21,12 +25,19 @@ class ParkEveryone:
 
     def __init__(self, *parkings: tuple[ParkKind, int]) -> None:
         self.parked: Counter[ParkKind] = Counter()
+        self.moved = 0
+        """Times that a request came back to another slot."""
         self._parkings: Sequence[tuple[ParkKind, int]] = parkings
         self._done: Counter[int] = Counter()
         """Parkings, by request."""
         self._prompts: dict[int, int] = {}
+        self._slots: dict[int, int] = {}
+        self._hold = 0
 
     def __call__(self, state: LoopState) -> Decision:
+        for lane in state.lanes:
+            self.moved += self._slots.get(lane.order, lane.slot) != lane.slot
+            self._slots[lane.order] = lane.slot
         due = {lane.slot: lane for lane in state.lanes if self._due(lane) is not None}
         if not state.run_ahead:
             for lane in due.values():
@@ -34,12 +45,15 @@ class ParkEveryone:
                     kind = self._parkings[self._done[lane.order]][0]
                     self._done[lane.order] += 1
                     self.parked[kind] += 1
+                    self._hold = HOLD
                     return Decision(parks=(Park(lane.slot, kind),))
-        decision = plan(state)
+            if self._hold and state.parked:
+                self._hold -= 1
+                decision = _without(plan(attrs.evolve(state, parked=(), waiting=())), due)
+                if decision.moves or decision.segments:  # else nothing would ever wake the loop
+                    return decision
         # Whoever is due sits out until the step in flight is done.
-        return attrs.evolve(
-            decision, segments=tuple(part for part in decision.segments if part.slot not in due)
-        )
+        return _without(plan(state), due)
 
     def _due(self, lane: Lane) -> ParkKind | None:
         prompt = self._prompts.setdefault(lane.order, lane.prompt_rows)
@@ -47,3 +61,9 @@ class ParkEveryone:
             return None
         kind, row = self._parkings[self._done[lane.order]]
         return kind if lane.next_row >= prompt + row and (kind is DROP or not lane.prefilling) else None
+
+
+def _without(decision: Decision, slots: Container[int]) -> Decision:
+    return attrs.evolve(
+        decision, segments=tuple(part for part in decision.segments if part.slot not in slots)
+    )

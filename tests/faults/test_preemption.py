@@ -81,6 +81,7 @@ async def test_b12_b16_b63_positions_and_pictures_after_parking(
         for _ in range(2):
             assert await server.all(bodies) == references
         assert sum(policy.parked.values()) == 2 * 4 * len(WAYS[way]), "the trap: all are parked each time"
+        assert policy.moved >= 4, "the trap: they come back to other slots"
         # From the cache the second round needs none of them any more.
         assert server.service.encoder.images_encoded == (5 if snapshots else 10)
 
