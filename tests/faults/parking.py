@@ -14,7 +14,7 @@ SAVE, DROP = ParkKind.SAVE, ParkKind.DROP
 
 
 HOLD = 3
-"""Plans in which others run, if they can, before somebody parked may come back: so slots change hands."""
+"""Plans in which others run and may take the slot, if they can, before somebody parked may come back."""
 
 
 class ParkEveryone:
@@ -49,7 +49,7 @@ class ParkEveryone:
                     return Decision(parks=(Park(lane.slot, kind),))
             if self._hold and state.parked:
                 self._hold -= 1
-                decision = _without(plan(attrs.evolve(state, parked=(), waiting=())), due)
+                decision = _without(plan(attrs.evolve(state, parked=())), due)
                 if decision.moves or decision.segments:  # else nothing would ever wake the loop
                     return decision
         # Whoever is due sits out until the step in flight is done.

@@ -11,7 +11,7 @@ import base64
 import functools
 import json
 import tempfile
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ import attrs
 import httpx
 import trio
 
+from luce.actors.encoder import Encode, on_worker_thread
 from luce.actors.options import ServiceOptions
 from luce.actors.service import Service
 from luce.actors.submission import Handle, Submission
@@ -165,6 +166,7 @@ async def live(
     context: int = CONTEXT,
     blocks: int | None = None,
     engine: str = "qwen35",
+    encode: Callable[[Encode], Encode] | None = None,
     http: HttpOptions | None = None,
     model: LoadedModel | None = None,
     policy: Policy = plan,
@@ -174,13 +176,15 @@ async def live(
     """A server on loopback; on the way out it must drain and hold nothing any more.
 
     Args:
+        encode: makes what encodes pictures from what a server has by itself.
         snapshots: that the prefix cache has room for; None: what it takes by itself, 32.
     """
     loaded = model or load(engine, opened(slots, context, blocks))
     http = attrs.evolve(http or HttpOptions(), port=0, exit_grace=1.0)
     if snapshots is not None:
         options["prefix_bytes"] = prefix_room(loaded, snapshots)
-    service = Service(loaded, ServiceOptions(**options), policy=policy)
+    tower = on_worker_thread(loaded.engine.encode)
+    service = Service(loaded, ServiceOptions(**options), encode(tower) if encode else tower, policy)
     listener = listen(http)
     server = Server(service, loaded, listener.getsockname()[1], trio.Event(), trio.Event())  # type: ignore[arg-type]
     async with trio.open_nursery() as nursery:
