@@ -14,8 +14,9 @@ import pytest
 import trio
 
 from luce.actors.encoder import Encode
+from luce.actors.request import Request
 from luce.actors.submission import Handle, Submission
-from luce.engines.seam import PatchImage
+from luce.engines.seam import PatchImage, WorkKind
 from luce.trace.events import EventRecord
 from tests.actors.harness import Answer, make_prompt, read, settled
 from tests.actors.harness import ask as submission
@@ -100,6 +101,10 @@ class Outcome:
     """Its states when it handled the cancel; None: it was gone by then."""
     steps_after: int
     """Launched from there to its very end."""
+    waiting: set[WorkKind]
+    """Copies to or from its slot that were still to be launched then."""
+    flying: set[WorkKind]
+    """Those that were being made."""
 
 
 async def run(server: Live, scene: Scene, engine: str, due: Callable[[EventRecord], bool]) -> Outcome:
@@ -109,17 +114,26 @@ async def run(server: Live, scene: Scene, engine: str, due: Callable[[EventRecor
     before: tuple[str, ...] = ()
     at: tuple[str, ...] | None = None
     steps = ended = 0
+    order = -1
+    waiting: set[WorkKind] = set()
+    flying: set[WorkKind] = set()
+    memory = service.loop.memory
+
+    def is_victim(request: Request) -> bool:
+        return request.order == order
 
     def look(record: EventRecord) -> None:
         nonlocal before, at, steps, ended
         if record.machine == "request" and record.id == scene.victim.id:
             if record.event == "cancel" and at is None:
                 at, steps = before, service.loop.metrics.steps
+                waiting.update(item.kind for item, owner in memory.work if is_victim(owner))
+                flying.update(copies_in_flight(server, is_victim))
             before = record.configuration
             ended = service.loop.metrics.steps
         if not now.is_set() and due(record):
             now.set()
-            if record.id == scene.victim.id and handles:
+            if record.machine != "encoder" and handles:
                 handles[0].cancel()  # at once: what comes next may come before any other task does
 
     unlisten = service.events.listen(look)
@@ -136,9 +150,10 @@ async def run(server: Live, scene: Scene, engine: str, due: Callable[[EventRecor
 
     async with trio.open_nursery() as nursery:
         async with trio.open_nursery() as clients:
-            for asked in (*scene.others[:2], scene.victim, *scene.others[2:]):
+            for asked in (*scene.others[:-2], scene.victim, *scene.others[-2:]):
                 handle = service.submit(asked)
                 if asked is scene.victim:
+                    order = max(service.requests)
                     handles.append(handle)
                     nursery.start_soon(cancel, handle)
                     if due is stalled:  # nobody reads before it is cancelled
@@ -155,12 +170,11 @@ async def run(server: Live, scene: Scene, engine: str, due: Callable[[EventRecor
     expected = (await answer_alone(scene.victim, engine)).tokens
     assert victim.tokens == expected[: len(victim.tokens)]
     assert victim.end.reason == "cancelled" or victim.tokens == expected
-    memory = service.loop.memory
     assert len(memory.free_slots) == 2 and memory.saved_bytes == 0 and not memory.work
     memory.check_integrity(())
     service.encoder.cache.check_integrity()
     assert not service.encoder.cache.requests
-    return Outcome(victim, at, ended - steps if at is not None else 0)
+    return Outcome(victim, at, ended - steps if at is not None else 0, waiting, flying)
 
 
 async def _read_late(client: Any, asked: Submission, handle: Handle, cancelled: trio.Event) -> None:
@@ -211,7 +225,35 @@ async def test_b45_b133_cancelled_in_every_state(engine: str, state: str, depth:
         assert isinstance(policy, ParkEveryone) and policy.parked[SAVE] and policy.parked[DROP]
 
 
-@pytest.mark.parametrize("first", range(3))
+@pytest.mark.parametrize("kind", WorkKind)
+@pytest.mark.parametrize("depth", [1, 2])
+async def test_b45_cancelled_while_a_copy_is_made(engine: str, kind: WorkKind, depth: int) -> None:
+    """Of its state to host memory and back, for the prefix cache and from there."""
+    async with serving(engine, "", depth) as server:
+        scene = Scene.of(server)
+        if kind is WorkKind.ADOPT:
+            await read(server.service.submit(attrs.evolve(scene.victim, id="before")))
+
+        def due(_: EventRecord) -> bool:
+            return kind in copies_in_flight(server, lambda owner: owner.submission.id == "r5")
+
+        outcome = await run(server, scene, engine, due)
+        assert kind in outcome.flying, "the trap: it was being made"
+        assert outcome.victim.end.reason == "cancelled" and outcome.steps_after <= depth
+        again = await read(server.service.submit(scene.victim))
+        assert again.tokens == (await answer_alone(scene.victim, engine)).tokens
+
+
+def copies_in_flight(server: Live, whose: Callable[[Request], bool]) -> set[WorkKind]:
+    return {
+        work.kind
+        for flight in server.service.loop.flights
+        for work, owner in zip(flight.plan.work, flight.moving, strict=True)
+        if whose(owner)
+    }
+
+
+@pytest.mark.parametrize("first", range(2))
 async def test_b45_cancelled_at_any_event(engine: str, first: int) -> None:
     """Not at the entry of a state alone: while copies wait, are made, or fill a slot; while rows are in flight."""
     reached: set[str] = set()
@@ -234,3 +276,32 @@ async def test_b45_cancelled_at_any_event(engine: str, first: int) -> None:
         assert number > 150 and {"decoding", "parked"} <= reached, "the trap: it was well under way"
         kinds = service.loop.metrics
         assert kinds.saves and kinds.drops
+
+
+@pytest.mark.parametrize("first", range(4))
+async def test_b45_cancelled_as_each_message_comes(engine: str, first: int) -> None:
+    """While a copy that it was to get, or that was to be made of it, has not been launched: at each fourth of its own
+    events, with nothing in the prefix cache, then with what that left there."""
+    reached: set[WorkKind] = set()
+    async with serving(engine, "", 1 + first % 2) as server:
+        plain = Scene.of(server)
+        number, done = first, False
+        while not done:
+            salt = str(number).encode()  # nothing of the rounds before is found
+            victim, *others = (
+                attrs.evolve(asked, cache_salt=salt) for asked in (plain.victim, *plain.others[2:3])
+            )
+            scene = Scene(victim, tuple(others))
+            for _ in range(2):
+                left = number
+
+                def due(record: EventRecord) -> bool:
+                    nonlocal left
+                    left -= record.machine == "request" and record.id == "r5"
+                    return left < 0
+
+                outcome = await run(server, scene, engine, due)
+                reached |= outcome.waiting
+                done = outcome.at is None or outcome.victim.end.reason == "length"
+            number += 4
+    assert number > 20 and reached, "the trap: copies were waiting"
