@@ -201,7 +201,8 @@ async def live(
     memory = service.loop.memory
     assert memory.pool.free + memory.pool.cached == memory.pool.num_blocks
     assert memory.saved_bytes == 0 and not memory.work
-    kept = {entry.snapshot for entry in memory.cache.index if entry.snapshot is not None}
+    assert not memory.cache._capturing and not memory.cache._adopting
+    kept = {entry.snapshot for entry in memory.cache.index}
     assert stored_handles(loaded.engine) == kept, "states in host memory that nobody knows of"
 
 
