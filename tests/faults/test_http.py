@@ -10,18 +10,19 @@ from typing import Any
 import pytest
 import trio
 
-from tests.faults.whole import alone, ask, live, picture
+from tests.faults.whole import ENGINES, alone, ask, live, picture
 from tests.http.conftest import until
 from tests.http.test_connections import request
 
 pytestmark = pytest.mark.trio
 
 
+@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("depth", [1, 2])
 @pytest.mark.parametrize("leave", ["close", "reset"])
-async def test_b133_whoever_leaves_frees_slot_and_blocks(depth: int, leave: str) -> None:
-    """On the real engine: after the first chunk, before it, in the queue, and on a whole answer; twice each."""
-    async with live(slots=1, context=4096, depth=depth) as server:
+async def test_b133_whoever_leaves_frees_slot_and_blocks(engine: str, depth: int, leave: str) -> None:
+    """After the first chunk, before it, in the queue, and on a whole answer; twice each."""
+    async with live(engine=engine, slots=1, context=4096, depth=depth) as server:
         service = server.service
         body = ask("Hi", max_tokens=4000, logprobs=None, top_logprobs=None)
         for when in ("streaming", "before", "whole", "queued") * 2:
@@ -51,7 +52,7 @@ async def test_b133_whoever_leaves_frees_slot_and_blocks(depth: int, leave: str)
             await trio.sleep(0.05)
             assert service.loop.metrics.steps == steps, "it goes on for nobody"
         short = ask("Hi", max_tokens=3)
-        assert await server.all([short]) == await alone([short])
+        assert await server.all([short]) == await alone([short], engine)
 
 
 async def _connect(server: Any, body: dict[str, Any]) -> trio.SocketStream:

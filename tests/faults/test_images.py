@@ -1,4 +1,4 @@
-"""Pictures in requests and in the batch (B04, B12, B38, B39, B42, B43)."""
+"""Pictures in requests and in the batch (B04, B12, B39, B43); test_encodes has more of the last two."""
 
 from __future__ import annotations
 
@@ -12,15 +12,11 @@ import pytest
 import trio
 
 from luce.engines.fake.engine import FakeEngine, Mode, fake_capabilities
-from luce.engines.fake.times import Times
 from luce.engines.load_model import load_model
 from luce.engines.seam import PatchImage
 from luce.http.openai.prepare import prepare_chat
 from luce.http.options import HttpOptions
-from tests.actors.harness import ask as submission
-from tests.actors.harness import expected, read, read_all, settled
-from tests.actors.harness import serving as fake_serving
-from tests.faults.whole import CHAT, SETTINGS, alone, ask, live, opened, picture, same_part, turn, url
+from tests.faults.whole import SETTINGS, alone, ask, live, opened, picture, same_part, turn, url
 from tests.http.conftest import until
 from tests.http.fake_model import live as fake_live
 from tests.http.test_connections import request
@@ -111,61 +107,6 @@ async def test_b12_rows_stand_where_their_turns_do() -> None:
         model.engine.shutdown()
 
 
-async def test_b38_nothing_is_encoded_before_a_slot_is_held() -> None:
-    """While the pool is busy for 60 steps the waiting request's picture is not touched, then encoded once."""
-    engine = FakeEngine(fake_capabilities(num_slots=1), mode=Mode.THREAD, times=Times(step=0.001))
-    async with fake_serving(engine) as service:
-        busy, waiting = service.submit(submission(0, tokens=60)), service.submit(submission(1, images=2))
-        calls: list[tuple[int, int]] = []
-        for _ in range(50):
-            await busy.next()
-            calls.append((len(service.loop.waiting), service.encoder.images_encoded))
-        assert set(calls) == {(1, 0)}, "the trap: it waits all the time"
-        assert (await read(busy)).end.reason == "length"
-        assert (await read(waiting)).tokens == tuple(expected(submission(1, images=2)))
-        assert service.encoder.images_encoded == 2
-        assert service.loop.metrics.steps > 60
-
-
-async def test_b38_a_failing_encode_frees_the_slot() -> None:
-    engine = FakeEngine(fake_capabilities(num_slots=1), mode=Mode.THREAD)
-    bad = submission(1, images=2)
-    engine.fail_encode(bad.images[0].digest)
-    async with fake_serving(engine) as service:
-        answers = await read_all(service, [bad, submission(2, images=1)])
-        assert [answer.end.reason for answer in answers] == ["error", "length"]
-        await settled(service)
-        granted = [record.id for record in service.events if record.event == "slot.granted"]
-        assert granted == ["r1", "r2"], "the trap: it had the slot when it failed"
-        assert not engine.open_slots
-        assert service.encoder.images_encoded == 2, "its second picture never starts"
-
-
-async def test_b39_more_picture_requests_than_slots_wait() -> None:
-    """All answered, none 400; what waits holds its patches and nothing of its body."""
-    engine = FakeEngine(fake_capabilities(num_slots=2), times=Times(step=0.01))
-    size = 300_000
-    bodies = [
-        {"messages": [turn(url(bytes([index]) * size), f"{index}")], "max_tokens": 12} for index in range(8)
-    ]
-    responses: list[httpx.Response] = []
-    async with fake_live(engine) as server:
-
-        async def one(body: dict[str, Any]) -> None:
-            responses.append(await client.post(CHAT, json=body))
-
-        async with (
-            httpx.AsyncClient(base_url=server.server.url, timeout=20, verify=False) as client,
-            trio.open_nursery() as nursery,
-        ):
-            for body in bodies:
-                nursery.start_soon(one, body)
-            await until(lambda: len(server.service.loop.waiting) == 6, 5)  # the trap: six of them wait
-            for request in server.service.loop.waiting.values():
-                assert all(rows is None for rows in request.spec.image_rows)
-    assert [response.status_code for response in responses] == [200] * 8
-
-
 async def test_b39_waiting_requests_keep_no_body() -> None:
     engine = FakeEngine(fake_capabilities(num_slots=1), mode=Mode.MANUAL)
     size = 1_000_000
@@ -197,69 +138,6 @@ async def test_b39_waiting_requests_keep_no_body() -> None:
         nursery.start_soon(engine.drive)
         await until(lambda: not server.service.requests)
         nursery.cancel_scope.cancel()
-
-
-async def test_b42_the_next_user_waits_for_one_encode_only() -> None:
-    """Three of four are cancelled before their turn; the fifth is encoded right after the one in progress."""
-    engine = FakeEngine(fake_capabilities(num_slots=5), mode=Mode.THREAD)
-    encode_now = engine.encode
-    calls: list[bytes] = []
-    gates = [trio.Event() for _ in range(5)]
-    started = [trio.Event() for _ in range(5)]
-
-    def slow(image: PatchImage) -> Any:
-        number = len(calls)
-        calls.append(image.digest)
-        trio.from_thread.run_sync(started[number].set)
-        trio.from_thread.run(gates[number].wait)
-        return encode_now(image)
-
-    engine.encode = slow  # type: ignore[method-assign]
-    async with fake_serving(engine) as service:
-        handles = [service.submit(submission(n, images=1)) for n in range(4)]
-        with trio.fail_after(5):
-            await started[0].wait()
-            await until(lambda: len(service.encoder.cache.queue) == 3)  # the trap: three encodes are queued
-            running = int(calls[0].split(b"/")[0])
-            for n, handle in enumerate(handles):
-                if n != running:
-                    handle.cancel()
-            fifth = service.submit(submission(4, images=1))
-            gates[0].set()
-            await started[1].wait()
-            assert calls[1] == b"4/0"
-            gates[1].set()
-            assert (await read(fifth)).tokens == tuple(expected(submission(4, images=1)))
-        assert len(calls) == 2
-
-
-@pytest.mark.parametrize("error", [RuntimeError("boom"), MemoryError(), ZeroDivisionError(), KeyError("x")])
-@pytest.mark.parametrize("depth", [1, 2])
-async def test_b43_any_exception_of_the_encoder_fails_its_request_alone(error: Exception, depth: int) -> None:
-    """A bug in the tower, not an error that luce raised itself: three answers are right, the server lives."""
-    engine = FakeEngine(fake_capabilities(num_slots=4), mode=Mode.THREAD)
-    encode_now = engine.encode
-
-    def broken(image: PatchImage) -> Any:
-        if image.digest == b"2/0":
-            raise error
-        return encode_now(image)
-
-    engine.encode = broken  # type: ignore[method-assign]
-    four = [submission(n, images=1, tokens=20) for n in range(4)]
-    async with fake_serving(engine, depth=depth) as service:
-        answers = await read_all(service, four)
-        for n, answer in enumerate(answers):
-            if n == 2:
-                assert answer.end.reason == "error" and answer.end.error is not None
-                assert str(answer.end.error).startswith("encoding image 0 failed")
-            else:
-                assert answer.tokens == tuple(expected(four[n]))
-        await settled(service)
-        pool = service.loop.memory.pool
-        assert not engine.open_slots and pool.free + pool.cached == pool.num_blocks
-        (again,) = await read_all(service, [submission(7, images=1)])
-        assert again.tokens == tuple(expected(submission(7, images=1)))
 
 
 async def test_b43_over_http_it_is_one_500(monkeypatch: pytest.MonkeyPatch) -> None:

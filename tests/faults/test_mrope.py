@@ -20,7 +20,7 @@ from luce.engines.qwen35.prompt import Prompt, PromptBuilder
 from luce.engines.qwen35.slots import Greedy, Slot
 from luce.engines.seam import SlotSpec
 from tests.engines import oracle
-from tests.faults.whole import SETTINGS, alone, ask, live, opened, picture, shown, turn
+from tests.faults.whole import ENGINES, SETTINGS, alone, ask, live, opened, picture, shown, turn
 from tests.vision.pictures import encode, noise
 
 F32 = npt.NDArray[np.float32]
@@ -161,22 +161,25 @@ async def test_b24_rows_beside_each_other_see_their_own_pictures(settings: dict[
 
 
 @pytest.mark.trio
+@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("depth", [1, 2])
-async def test_b47_state_carries_over_between_chunks(depth: int) -> None:
+async def test_b47_state_carries_over_between_chunks(engine: str, depth: int) -> None:
     """A prompt of over 200 tokens and no picture by chunks of 1, 50, 64, 65 and all."""
     body = ask("".join(chr(97 + n * 7 % 26) for n in range(200)), max_tokens=6)
-    (reference,) = await alone([body])
-    (shorter,) = await alone([ask(body["messages"][0]["content"][0]["text"][64:], max_tokens=6)])
+    (reference,) = await alone([body], engine)
+    text = body["messages"][0]["content"][0]["text"]
+    (shorter,) = await alone([ask(text[64:], max_tokens=6)], engine)
     assert reference["usage"]["prompt_tokens"] > 200
     assert reference["choices"] != shorter["choices"], "the trap: what was dropped would show"
     for budget in (1, 50, 64, 65, None):
-        async with live(prefill_budget=budget, depth=depth) as server:
+        async with live(engine=engine, prefill_budget=budget, depth=depth) as server:
             assert await server.all([body]) == [reference]
 
 
 @pytest.mark.trio
+@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("depth", [1, 2])
-async def test_b63_positions_are_per_sequence(depth: int) -> None:
+async def test_b63_positions_are_per_sequence(engine: str, depth: int) -> None:
     """Answers of different lengths behind prompts of different lengths, with and without pictures, interleaved."""
     bodies = [
         ask("a" * 3, max_tokens=30),
@@ -184,8 +187,8 @@ async def test_b63_positions_are_per_sequence(depth: int) -> None:
         ask(picture(1, *WIDE), "c", max_tokens=20),
         ask(picture(2, *TALL), picture(3, *WIDE), "d" * 30, max_tokens=25),
     ]
-    references = await alone(bodies)
+    references = await alone(bodies, engine)
     assert len({reference["usage"]["prompt_tokens"] for reference in references}) == 4, "the trap"
-    async with live(prefill_budget=16, depth=depth) as server:
+    async with live(engine=engine, prefill_budget=16, depth=depth) as server:
         assert await server.all(bodies) == references
         assert await server.all(bodies[::-1]) == references[::-1]

@@ -14,7 +14,7 @@ import pytest
 
 from tests.actors.harness import read, settled
 from tests.faults.parking import DROP, SAVE, ParkEveryone
-from tests.faults.test_serving import OPTIONS, same_stream
+from tests.faults.test_serving import option_bodies, same_stream
 from tests.faults.whole import ENGINES, alone, ask, live, picture, turn
 
 pytestmark = [pytest.mark.trio, pytest.mark.parametrize("engine", ENGINES)]
@@ -25,15 +25,6 @@ WAYS = {
     "both": ((DROP, 1), (SAVE, 3), (DROP, 6)),
 }
 WIDE, TALL = (32, 160), (160, 32)
-
-
-def option_bodies() -> list[dict[str, Any]]:
-    bodies = []
-    for index, fields in enumerate(OPTIONS):
-        parts = [picture(3)] * fields.get("pictures", 0)
-        given = {key: value for key, value in fields.items() if key != "pictures"}
-        bodies.append(ask(*parts, f"Tell me the story, please {index % 3}", **{"max_tokens": 12} | given))
-    return bodies
 
 
 @pytest.mark.parametrize("way", WAYS)
