@@ -25,6 +25,7 @@ from luce.actors.options import ServiceOptions
 from luce.actors.service import Service
 from luce.actors.submission import Handle, Submission
 from luce.engines.fake.engine import FakeEngine, fake_capabilities
+from luce.engines.fake.times import Times
 from luce.engines.load_model import LoadOptions, OpenedModel, load_model, open_model
 from luce.engines.loaded import LoadedModel
 from luce.engines.qwen35.engine import Qwen35Engine
@@ -96,7 +97,8 @@ def load(engine: str, found: OpenedModel) -> LoadedModel:
         bytes_per_snapshot=1000,  # much more than the rows of a block, as in the model
         bytes_per_token=4,
     )
-    return attrs.evolve(model, engine=FakeEngine(capabilities))
+    # Steps take about as long as the model's, or most requests would be done before the next one comes.
+    return attrs.evolve(model, engine=FakeEngine(capabilities, times=Times(step=0.001)))
 
 
 def prefix_room(model: LoadedModel, snapshots: int) -> int:
