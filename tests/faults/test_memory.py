@@ -7,8 +7,13 @@ from pathlib import Path
 import pytest
 
 from luce.cli.main import main
+from luce.engines.fake.engine import FakeEngine
 from luce.engines.load_model import LoadOptions, load_engine, open_model
+from luce.engines.qwen35.engine import Qwen35Engine
+from luce.engines.seam import Engine
 from luce.errors import ConfigError
+from luce.trace.events import EventRecord
+from tests.faults.whole import ENGINES, ask, live, prefix_room
 from tests.weights.writers import TinyShape, random_model, write_hf
 
 OWN_HEAD = TinyShape(hidden=64, heads=4, head_dim=32, num_layers=8, vision=False, mtp=False)
@@ -75,3 +80,40 @@ def test_b129_the_command_says_it_in_one_line(folder: Path, capsys: pytest.Captu
     error = capsys.readouterr().err
     assert ended.value.code == 2 and error.count("\n") == 1
     assert "--slots 3" in error and "more than" in error
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("engine", ENGINES)
+async def test_b129_stored_states_are_what_was_counted(engine: str) -> None:
+    """Saved requests and snapshots of prefixes: after every step the engine holds, to the byte, what the budgets count
+    as taken; never more than they allow."""
+    bodies = [ask(f"{n}: tell me", max_tokens=60, temperature=1, seed=n) for n in range(6)]
+    parked = captured = 0
+    async with live(engine=engine, context=192, blocks=16, park_bytes=1 << 30, snapshots=3) as server:
+        loop, memory = server.service.loop, server.service.loop.memory
+        most = prefix_room(server.model, 3)
+
+        def look(record: EventRecord) -> None:
+            nonlocal parked, captured
+            if (record.machine, record.event) != ("loop", "step.done"):
+                return
+            counted = memory.saved_bytes + memory.cache.index.device_bytes
+            assert len(loop.flights) == 1 and memory.cache.index.device_bytes <= most
+            assert stored_bytes(server.model.engine) <= counted
+            if not memory.work:
+                assert stored_bytes(server.model.engine) == counted
+                parked += memory.saved_bytes > 0
+                captured += memory.cache.index.device_bytes > 0
+
+        server.service.events.listen(look)
+        await server.all(bodies)
+        assert memory.saved_bytes == 0
+        assert stored_bytes(server.model.engine) == memory.cache.index.device_bytes > 0
+    assert parked > 10 and captured > 10, "the trap: there are both"
+
+
+def stored_bytes(engine: Engine) -> int:
+    if isinstance(engine, FakeEngine):
+        return engine.stored_bytes
+    assert isinstance(engine, Qwen35Engine)
+    return engine.call(lambda runner, _: runner.stored.nbytes)
