@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from luce.actors.request import Request
 
 __all__ = [
+    "AdoptionFailed",
     "ChunkDone",
     "EncodeFailed",
     "ImageReady",
@@ -81,6 +82,14 @@ class RestoreFailed:
     error: LuceError
 
 
+@attrs.frozen
+class AdoptionFailed:
+    """The cached prefix that a request was to start from is no good; its slot is gone."""
+
+    event: ClassVar[str] = "adoption.failed"
+    error: LuceError
+
+
 @attrs.frozen(eq=False)
 class ImageReady:
     event: ClassVar[str] = "image.ready"
@@ -103,6 +112,7 @@ RequestMessage = (
     | Token
     | StepFailed
     | RestoreFailed
+    | AdoptionFailed
     | ImageReady
     | EncodeFailed
 )

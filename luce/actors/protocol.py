@@ -19,7 +19,7 @@ FED: Mapping[str, frozenset[str]] = {
         "slot.granted", "chunk.done", "token", "step.failed", "image.ready", "encode.failed", "queue.expired",
         "cancel", "retired", "dropped", "client.full", "client.drained", "client.timeout",
         "deadline.expired",
-        "park.save", "park.drop", "resume", "restore.failed",
+        "park.save", "park.drop", "resume", "restore.failed", "adoption.failed",
     }),
     "loop": frozenset({
         "admit", "retire", "rows.ready", "plan.rows", "plan.empty", "turn.done", "step.done", "drain", "abort",

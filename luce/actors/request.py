@@ -21,6 +21,7 @@ from luce.actors.answer import AnswerText
 from luce.actors.deadline import TimeLimit, too_late
 from luce.actors.mailbox import Mailbox
 from luce.actors.messages import (
+    AdoptionFailed,
     ChunkDone,
     EncodeFailed,
     ImageReady,
@@ -310,7 +311,7 @@ class Request:
             self.ready_rows = self._count_ready_rows()
         elif isinstance(message, StepFailed | EncodeFailed | QueueExpired):
             self.error = message.error
-        elif isinstance(message, RestoreFailed):
+        elif isinstance(message, RestoreFailed | AdoptionFailed):
             if self.recomputable:
                 self._start_over()
             else:

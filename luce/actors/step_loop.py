@@ -24,6 +24,7 @@ from luce.actors.flight import Flight, StepMetrics
 from luce.actors.freeze import freeze
 from luce.actors.mailbox import Mailbox, Waker
 from luce.actors.messages import (
+    AdoptionFailed,
     ChunkDone,
     Plain,
     QueueExpired,
@@ -355,18 +356,16 @@ class StepLoop:
             request.mailbox.put(Plain("resume"))
 
     def _end_adoption(self, request: Request, work: SlotWork, outcome: WorkOutcome) -> None:
-        """A prefix is in its slot, or was no good: then the request starts again, from what else there is."""
+        """A prefix is in its slot, or was no good: then the request starts over like one that was dropped. No parking
+        order: those meet only requests that go on, and this one may just be ending."""
         self.memory.cache.adopted(work.slot, failed=outcome.error is not None)
         if outcome.error is None or work.slot in self.retiring:
             return
         log.warning("request %s: a cached prefix is no good: %s", request.submission.id, outcome.error)
-        if not request.droppable:
-            request.abort(DeviceError(outcome.error))
-            return
         del self.running[work.slot]
         self.memory.close(request)
         self.parked[request.order] = request
-        request.mailbox.put(Plain(ParkKind.DROP.value))
+        request.mailbox.put(AdoptionFailed(DeviceError(outcome.error)))
 
     # -- the end of a request -------------------------------------------------------------------------------------
 

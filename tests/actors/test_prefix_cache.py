@@ -15,6 +15,7 @@ from luce.actors.submission import Submission
 from luce.engines.fake.engine import FakeEngine, Mode, fake_capabilities
 from luce.engines.fake.pictures import make_picture
 from luce.engines.seam import SampledToken, WorkKind
+from luce.trace.events import EventRecord
 from tests.actors.harness import Answer, Prompt, ask, check_clean, expected, read, read_all, serving, settled
 
 pytestmark = pytest.mark.trio
@@ -181,6 +182,34 @@ async def test_a_copy_that_fails_loses_nothing_but_itself(kind: WorkKind, depth:
         check_clean(service, engine)
     assert answers[0].tokens == tuple(expected(asked))
     assert answers[1].tokens == tuple(expected(ask(2, rows=33)))
+
+
+@pytest.mark.parametrize("recomputable", [True, False])
+@pytest.mark.parametrize("depth", [1, 2])
+async def test_the_client_leaves_while_a_prefix_turns_out_to_be_no_good(
+    depth: int, recomputable: bool
+) -> None:
+    """Its cancel is in the mailbox, not yet read, when the loop hands out the failure (found by tests/model)."""
+    engine = engine_of(recomputable=recomputable)
+    asked, again = ask(1, rows=40), attrs.evolve(ask(1, rows=40), id="again")
+    async with serving(engine, depth=depth) as service:
+        await answer_to(service, asked)
+        await settled(service)
+        engine.fail_work(WorkKind.ADOPT)
+        handle = service.submit(again)
+        left: list[int] = []
+
+        def leave(record: EventRecord) -> None:
+            if (record.machine, record.event) == ("loop", "step.done"):
+                work = service.loop.flights[0].plan.work
+                if any(item.kind is WorkKind.ADOPT for item in work):
+                    left.append(record.seq)
+                    handle.cancel()
+
+        service.events.listen(leave)
+        answer = await read(handle)
+        await settled(service)
+    assert left and answer.end.reason == "cancelled"
 
 
 @pytest.mark.parametrize("depth", [1, 2])

@@ -8,10 +8,11 @@ from collections.abc import Collection
 
 from luce.actors.step_loop import LoopGuards
 from luce.charts.explorer import Violation
+from luce.engines.seam import WorkKind
 from luce.scheduling.block_pool import blocks_for
 from tests.model.actor import Actor
 from tests.model.memory import Memory
-from tests.model.world import Request
+from tests.model.world import Request, Work
 
 __all__ = ["LoopActor"]
 
@@ -70,6 +71,11 @@ class LoopActor(Actor):
         if sum(loop.held.values()) > self.world.options.blocks:
             raise Violation(f"no block is left for slot {slot}")
 
+    def add_work(self, work: Work) -> None:
+        """For the next step. Slots in order: who asked first makes no difference to what is copied."""
+        loop = self.world.loop
+        loop.work = tuple(sorted((*loop.work, work), key=lambda one: one.slot))
+
     # -- the end of a request
 
     def _retire(self, request: Request) -> None:
@@ -83,13 +89,17 @@ class LoopActor(Actor):
             self.post(request, "retired")
         else:
             loop.retiring |= {request.slot}
+            if request.active("ending_finished") and self.world.options.keeps_answers:
+                position = request.computed_rows
+                self.add_work(Work(WorkKind.CAPTURE, request.slot, request.number, position))
             self.release_if_still(request.slot)
 
     def release_if_still(self, slot: int) -> None:
         loop = self.world.loop
         request = self.world.requests[loop.running[slot]]
-        in_flight = any(slot in flight.slots for flight in loop.flights)
-        if in_flight and "early-free" not in self.planted:
+        in_use = any(slot in flight.slots for flight in loop.flights)
+        in_use = in_use or Memory(self.world).is_captured(slot)
+        if in_use and "early-free" not in self.planted:
             return
         loop.retiring -= {slot}
         loop.saving -= {slot}

@@ -21,6 +21,7 @@ class Memory:
         self.free_slots = tuple(slot for slot in range(world.options.slots) if slot not in world.loop.running)
         self.work = tuple((work, work.request) for work in world.loop.work)
         taken = sum(map(self._taken, world.loop.running))
+        self.cache = SimpleNamespace(adopting=world.loop.adopting)
         self.pool = SimpleNamespace(available=world.options.blocks - taken)
 
     def _taken(self, slot: int) -> int:
@@ -34,7 +35,8 @@ class Memory:
         assert request.slot is not None
         return self._taken(request.slot) * self.capabilities.block_size
 
-    cache = SimpleNamespace(adopting=lambda slot: False)
+    def is_captured(self, slot: int) -> bool:
+        return SlotMemory.is_captured(self, slot)  # type: ignore[arg-type]
 
     def entry_cost(self, request: Request) -> int:
         return self.entry_blocks(request)

@@ -8,6 +8,7 @@ import attrs
 
 from luce.actors.freeze import freeze
 from luce.charts.explorer import Violation
+from luce.engines.seam import WorkKind
 from luce.scheduling.plan import plan
 from luce.scheduling.state import Decision, LoopState, ParkKind
 from tests.model.loop_actor import LoopActor
@@ -19,7 +20,7 @@ __all__ = ["Planning"]
 
 class Planning(LoopActor):
     def plans(self, *, hit: bool = False) -> None:
-        """``hit``: the request that returns, if one does, finds its prompt in the prefix cache."""
+        """``hit``: the first request that gets a slot, if one does, finds its prompt in the prefix cache."""
         decision = plan(self._freeze(run_ahead=False))
         if decision.moves:
             self._move(decision, hit)
@@ -51,6 +52,15 @@ class Planning(LoopActor):
                 lane._replace(can_drop=seen.running[lane.slot].active("decoding")) for lane in state.lanes
             )
             state = attrs.evolve(state, lanes=lanes)
+        if "no-capture-wait" in self.planted:
+            lanes = tuple(
+                lane._replace(runnable=seen.running[lane.slot].runnable and not loop.adopting(lane.slot))
+                for lane in state.lanes
+            )
+            state = attrs.evolve(state, lanes=lanes)
+        if "early-adopted" in self.planted:
+            lanes = tuple(lane._replace(runnable=seen.running[lane.slot].runnable) for lane in state.lanes)
+            state = attrs.evolve(state, lanes=lanes)
         if "overtake-parked" in self.planted:
             state = attrs.evolve(state, parked=())
         return state
@@ -60,7 +70,7 @@ class Planning(LoopActor):
 
     def _move(self, decision: Decision, hit: bool) -> None:
         for grant in decision.grants:
-            self._grant(grant.key, grant.slot)
+            self._grant(grant.key, grant.slot, hit and grant is decision.grants[0])
         for resume in decision.resumes:
             self._resume(self._by_order(resume.key), resume.slot, hit)
         for park in decision.parks:
@@ -68,7 +78,7 @@ class Planning(LoopActor):
         for slot in decision.fails:
             self.post(self.world.requests[self.world.loop.running[slot]], "step.failed")
 
-    def _grant(self, number: int, slot: int) -> None:
+    def _grant(self, number: int, slot: int, hit: bool) -> None:
         loop = self.world.loop
         request = self.world.requests[number]
         if "closed" in loop.here.active:
@@ -79,7 +89,16 @@ class Planning(LoopActor):
             raise Violation(f"request {number} overtakes the parked request {min(loop.parked)}")
         loop.waiting = loop.waiting[1:]
         self.open(request, slot)
+        self._start_at(request, slot, hit)
         self.post(request, "slot.granted")
+
+    def _start_at(self, request: Request, slot: int, hit: bool) -> None:
+        """From the beginning, or from a prefix that is copied into the slot."""
+        if hit and request.prompt_rows > 1:
+            self.world.hits -= 1
+            request.next_row = request.computed_rows = request.prompt_rows - 1
+            self.grow(slot, request.computed_rows)
+            self.add_work(Work(WorkKind.ADOPT, slot, request.number, request.computed_rows))
 
     def _park(self, slot: int, *, saves: bool) -> None:
         loop = self.world.loop
@@ -93,7 +112,7 @@ class Planning(LoopActor):
             request.saved_rows = request.next_row
             loop.saving |= {slot}
             loop.reserved[slot] = 0
-            loop.work += (Work(True, slot, number),)
+            self.add_work(Work(WorkKind.SAVE, slot, number, request.next_row))
         else:
             self.close(slot)
             loop.parked |= {number}
@@ -108,17 +127,20 @@ class Planning(LoopActor):
         self.open(request, slot)
         if request.saved_rows is not None:
             self.grow(slot, request.saved_rows)
-            loop.work += (Work(False, slot, request.number),)
+            self.add_work(Work(WorkKind.RESTORE, slot, request.number, request.saved_rows))
         else:
-            if hit:  # the copy into the slot is left out: it does nothing to what is looked at here
-                self.world.hits -= 1
-                request.next_row = request.computed_rows = request.prompt_rows - 1
-                self.grow(slot, request.computed_rows)
+            self._start_at(request, slot, hit)
             self.post(request, "resume")
 
     def _launch_or_not(self, decision: Decision) -> None:
         loop = self.world.loop
         rows = []
+        adopting = {slot for slot in loop.running if loop.adopting(slot)}
+        work: tuple[Work, ...] = ()
+        if "ahead" not in loop.here.active:
+            work, loop.work = loop.work, ()
+            for one in work:
+                self._check_copy(one)
         for segment in decision.segments:
             number = loop.running[segment.slot]
             request = self.world.requests[number]
@@ -134,12 +156,21 @@ class Planning(LoopActor):
                 not prefill and segment.start < request.prompt_rows
             ):
                 raise Violation(f"request {number}: rows up to {end} are not ready")
+            if segment.slot in adopting:
+                raise Violation(f"request {number}: a row is planned before its prefix is there")
             request.next_row = end
             self.grow(segment.slot, end)
             rows.append(Row(number, segment.slot, prefill, segment.start, segment.count, segment.sample))
-        work: tuple[Work, ...] = ()
-        if "ahead" not in loop.here.active:
-            work, loop.work = loop.work, ()
         if rows or work:
             loop.flights += (Flight(tuple(rows), work),)
         self.feeds("plan.rows" if rows or work else "plan.empty")
+
+    def _check_copy(self, work: Work) -> None:
+        """What is copied out of a slot must be there: prompt rows past it cannot be taken back, a decode row can."""
+        request = self.world.requests[work.request]
+        if work.kind in (WorkKind.SAVE, WorkKind.CAPTURE):
+            past = request.next_row - work.position
+            if past < 0 or past > (work.position >= request.prompt_rows):
+                raise Violation(
+                    f"request {work.request}: row {work.position} is copied after {past} more rows"
+                )

@@ -14,7 +14,7 @@ What makes a delivery matter to others:
   encoded, or its `encode` is under way), or gives pictures back that others may ask for; it wakes an idle loop, where
   the first message decides; it stops a timer that may fire before that;
 - the loop's: it sends something to requests that are not ending (drain, abort, an arrival after them), or stops
-  its timer;
+  its timer, or retires a request before a result of it arrives that else would be captured;
 - the encoder's: everything but a drop that takes nothing from anybody.
 
 All of it presumes the turn rule, so the defect of having none is looked for without the reduction.
@@ -51,11 +51,20 @@ def alone(world: World, charts: Mapping[str, Chart], seen: set[Configuration]) -
 def _loop_alone(world: World) -> bool:
     loop = world.loop
     event, active = loop.mailbox[0][0], loop.here.active
+    if event == "retire" and _result_is_captured(world, loop.mailbox[0][1]):
+        return False
     if event == "admit":
         return "open" in active
     if event == "window.elapsed":
         return not loop.window
     return event in QUIET_IN_LOOP
+
+
+def _result_is_captured(world: World, number: int) -> bool:
+    """Is a step under way whose result is to be copied for the prefix cache, unless its request has been retired?"""
+    points = world.requests[number].capture_points
+    rows = (row for flight in world.loop.flights for row in flight.rows)
+    return any(row.request == number and row.start + row.count in points for row in rows)
 
 
 def _request_alone(world: World, request: Request, task: RequestTask) -> bool:

@@ -65,7 +65,9 @@ class RequestTask(Actor):
             request.finish = True if ends else None
         elif event == "chunk.done":
             request.computed_rows += message[1]
-        elif event == "park.drop" or (event == "restore.failed" and request.recomputable):
+        elif event == "park.drop" or (
+            event in ("restore.failed", "adoption.failed") and request.recomputable
+        ):
             request.folded = request.num_generated
             request.next_row = request.computed_rows = 0
         elif event == "image.ready":

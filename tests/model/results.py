@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from luce.charts.explorer import Violation
+from luce.engines.seam import WorkKind
 from tests.model.loop_actor import LoopActor
-from tests.model.world import Work
+from tests.model.world import Request, Work
 
 __all__ = ["Results"]
 
@@ -31,6 +32,9 @@ class Results(LoopActor):
             if fails:
                 self.post(request, "step.failed")
                 continue
+            if row.slot not in loop.retiring and row.start + row.count in request.capture_points:
+                position = row.start + row.count
+                self.add_work(Work(WorkKind.CAPTURE, row.slot, row.request, position))
             if row.prefill:
                 self.post(request, "chunk.done", row.count)
             if row.sample:
@@ -41,10 +45,19 @@ class Results(LoopActor):
     def _end_work(self, work: Work, failed: bool) -> None:
         loop = self.world.loop
         request = self.world.requests[work.request]
+        if loop.running.get(work.slot) != work.request:
+            raise Violation(f"a copy of request {work.request} was made in slot {work.slot}, freed meanwhile")
+        if work.kind is WorkKind.CAPTURE:
+            return
+        if work.kind is WorkKind.ADOPT:
+            if failed:
+                self._end_bad_adoption(request, work.slot)
+            return
+        saves = work.kind is WorkKind.SAVE
         loop.saving -= {work.slot}
-        if failed or not work.saves:
+        if failed or not saves:
             request.saved_rows = None
-        if work.saves or failed:
+        if saves or failed:
             self.close(work.slot)
             if work.slot in loop.retiring:
                 loop.retiring -= {work.slot}
@@ -54,5 +67,14 @@ class Results(LoopActor):
             loop.parked |= {work.request}
         if failed:
             self.post(request, "restore.failed")
-        elif not work.saves and work.slot not in loop.retiring:
+        elif not saves and work.slot not in loop.retiring:
             self.post(request, "resume")
+
+    def _end_bad_adoption(self, request: Request, slot: int) -> None:
+        """The prefix is no good: the request starts over, or ends."""
+        loop = self.world.loop
+        if slot in loop.retiring:
+            return
+        self.close(slot)
+        loop.parked |= {request.number}
+        self.post(request, "adoption.failed")

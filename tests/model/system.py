@@ -15,6 +15,8 @@ Planted defects, each of which the exploration must find:
     take-along      a request that is dropped takes its queued pictures away from others that wait for them
     first-only      rows of a picture go to the first request that asked, and not to the others
     overtake-parked slots are granted while somebody is parked
+    early-adopted   rows of a request are planned before the prefix that it starts from is in its slot
+    no-capture-wait the next chunk does not wait for a copy that is to be made before it
 Defects of a chart are planted by `Options.charts`.
 """
 
@@ -185,7 +187,8 @@ class System:
         quiet = world.quiet or "no-turns" in self.options.planted
         if "planning" in active and quiet:
             yield "loop plans"
-            if world.hits and any(world.requests[n].active("parked_dropped") for n in loop.parked):
+            dropped = any(world.requests[n].active("parked_dropped") for n in loop.parked)
+            if world.hits and (dropped or (loop.waiting and not loop.parked)):
                 yield "loop plans and finds a prefix"
         if "turn" in active and quiet:
             yield "loop ends the turn"

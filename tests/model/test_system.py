@@ -42,6 +42,10 @@ FIXED_IMAGE = attrs.evolve(LONG_IMAGE, recomputable=False)
 # Two of the long ones are let in; both need more before either has ended.
 TIGHT: dict[str, Any] = {"blocks": 5, "block_size": 1}
 
+CAPTURED = Shape(prompt_rows=3, capture_points=(2,))
+CAPTURED_IMAGE = Shape(prompt_rows=3, spans=((0, 1),), capture_points=(1,))
+FIXED = Shape(prompt_rows=2, recomputable=False)
+
 SCENARIOS = {
     "nothing goes wrong": Options((TWO_CHUNKS, TWO_IMAGES)),
     "three requests, two slots": Options((SHORT, SHORT, IMAGE)),
@@ -94,6 +98,26 @@ SCENARIOS = {
     "one of two that show a picture is dropped": Options((LONG, SHARED_LONG), kept_images=1, **TIGHT),
     "two show one picture, then drain": Options((SHARED, SHARED), drains=2),
     "pressure, a third one waits": Options((LONG, LONG, SHORT), saves=9, **TIGHT),
+    "a prefix is found and captured, and the client goes away": Options(
+        (SHORT, CAPTURED), hits=1, cancels=1, keeps_answers=True
+    ),
+    "a prefix is no good, and the client goes away": Options(
+        (SHORT, TWO_CHUNKS), hits=1, copy_failures=1, cancels=1
+    ),
+    "a prefix of one that cannot be computed again is no good": Options(
+        (SHORT, FIXED), hits=1, copy_failures=1, cancels=1
+    ),
+    "prefixes of two are captured, one after a picture": Options(
+        (CAPTURED, CAPTURED_IMAGE), hits=1, copy_failures=1, keeps_answers=True
+    ),
+    "pressure, prefixes are captured and found": Options(
+        (LONG, attrs.evolve(LONG, prompt_rows=2, capture_points=(1,))),
+        hits=1,
+        copy_failures=1,
+        saves=9,
+        keeps_answers=True,
+        **TIGHT,
+    ),
 }
 
 # Parts of the request chart that no actor uses yet, and a client that stalls before there is anything to read.
@@ -211,6 +235,11 @@ DEFECTS = {
     "drop-images": (
         Options((LONG, FIXED_IMAGE), blocks=7, block_size=1, prefill_budget=None),
         "cannot be computed again",
+    ),
+    "early-adopted": (Options((TEXT, TWO_CHUNKS), hits=1), "a row is planned before its prefix is there"),
+    "no-capture-wait": (
+        Options((LONG, CAPTURED), depth=2, blocks=9),
+        "request 1: row 2 is copied after 1 more rows",
     ),
     "overtake-parked": (Options((LONG, LONG, SHORT), saves=9, **TIGHT), "overtakes the parked request"),
 }

@@ -14,6 +14,7 @@ import attrs
 
 from luce.actors.request import DROPPABLE as _DROPPABLE
 from luce.charts.interpreter import Configuration
+from luce.engines.seam import WorkKind
 from luce.scheduling.image_cache import ImageCache
 from luce.scheduling.state import Limits
 from tests.model.pictures import EMPTY
@@ -35,6 +36,8 @@ class Shape:
     """Digest of each image; nothing: no two requests show the same picture, and none shows one twice."""
     max_tokens: int = 2
     recomputable: bool = True
+    capture_points: tuple[int, ...] = ()
+    """Prompt rows after which its state is copied for the prefix cache."""
 
 
 @attrs.frozen
@@ -62,9 +65,11 @@ class Options:
     kept_images: int = 0
     """Pictures that the encoder's cache has room for when nobody needs them."""
     hits: int = 0
-    """Times that a request which was dropped finds all of its prompt but the last row in the prefix cache."""
+    """Times that a request finds all of its prompt but the last row in the prefix cache when it gets a slot."""
+    keeps_answers: bool = False
+    """Finished answers are copied for the prefix cache."""
     copy_failures: int = 0
-    """Times that copies to or from host memory may fail."""
+    """Times that copies to or from host memory, those of the prefix cache included, may fail."""
     drains: int = 0
     """1: the server may drain; 2: and then abort."""
     late_submits: bool = False
@@ -94,11 +99,13 @@ class Row:
 
 
 class Work(NamedTuple):
-    """A copy of a slot's state to host memory or back."""
+    """A copy of a slot's state to host memory or back: `luce.engines.seam.SlotWork`."""
 
-    saves: bool
+    kind: WorkKind
     slot: int
     request: int
+    position: int
+    """Rows in it."""
 
 
 @attrs.frozen
@@ -143,7 +150,10 @@ class Request:
     """Rows of its state in host memory."""
 
     capabilities = SimpleNamespace(whole_image_blocks=False)
-    capture_points = ()
+
+    @property
+    def capture_points(self) -> tuple[int, ...]:
+        return self.shape.capture_points
 
     @property
     def missing_images(self) -> list[int]:
@@ -245,6 +255,11 @@ class Loop:
     reserved: dict[int, int] = attrs.field(factory=dict)
     window: bool = False
     """The coalescing timer is armed."""
+
+    def adopting(self, slot: int) -> bool:
+        """Is the copy of a prefix into this slot still to be made?"""
+        work = (*self.work, *(work for flight in self.flights for work in flight.work))
+        return any(one.slot == slot and one.kind is WorkKind.ADOPT for one in work)
 
     def freeze(self) -> tuple[Any, ...]:
         return (
