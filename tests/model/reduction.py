@@ -81,9 +81,7 @@ def _unseen(world: World, request: Request, outcome: Outcome, target: str, event
     if target == "loop":
         return event in QUIET_IN_LOOP and "idle" not in world.loop.here.active
     if target == "timer":
-        options = world.options
-        may_fire = options.queue_timeouts if event == "queue.expired" else options.client_timeouts
-        return not may_fire
+        return event not in request.timers or not world.options.fires(event)
     return event == "drop" and _nobody_asks(world, request)
 
 

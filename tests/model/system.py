@@ -170,13 +170,8 @@ class System:
             yield f"{name} cancels"
         if request.full:
             yield f"{name} reads on"
-        may_fire = {
-            "queue.expired": options.queue_timeouts,
-            "client.timeout": options.client_timeouts,
-            "deadline.expired": True,
-        }
         for event in sorted(request.timers):
-            if may_fire[event]:
+            if options.fires(event):
                 yield f"timer {request.number} fires {event}"
 
     def _loop_actions(self, world: World) -> Iterator[str]:

@@ -85,6 +85,12 @@ class Options:
     def __attrs_post_init__(self) -> None:
         object.__setattr__(self, "limits", Limits(self.slots, self.block_size, self.prefill_budget))
 
+    def fires(self, event: str) -> bool:
+        """May a request's timer for this event run out?"""
+        if event == "queue.expired":
+            return self.queue_timeouts
+        return self.client_timeouts if event == "client.timeout" else self.deadlines > 0
+
 
 @attrs.frozen
 class Row:
