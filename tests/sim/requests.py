@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from hashlib import shake_128
 
 import attrs
@@ -15,7 +15,17 @@ from luce.engines.seam import ImageSpan, PatchImage
 from luce.sampling.parameters import SamplingParams
 from luce.trace.traffic.request import TrafficRequest
 
-__all__ = ["PICTURE_PAD", "Prompt", "make_submission", "picture_of", "prompt_of", "submission_of", "text_of"]
+__all__ = [
+    "GAP",
+    "PICTURE_PAD",
+    "Prompt",
+    "make_submission",
+    "picture_of",
+    "places_of",
+    "prompt_of",
+    "submission_of",
+    "text_of",
+]
 
 PICTURE_PAD = 251
 """Token id inside a picture's span; text is below 250."""
@@ -78,21 +88,34 @@ def make_submission(
 
 
 def submission_of(request: TrafficRequest, number: int, *, picture_rows: int = 4) -> Submission:
-    """One row of a trace.
-
-    Shared prefix blocks are equal rows. A conversation's first block is its system prompt, and its last whole block is
-    where it ends as far as the trace can tell: a next turn repeats all before that. A picture whose size the trace does
-    not say takes ``picture_rows`` rows of the prompt, as far as there is room; all pictures are different ones.
-    """
+    """One row of a trace. A picture whose size the trace does not say takes ``picture_rows`` rows of the prompt, as far
+    as there is room; all pictures are different ones."""
     sizes = [rows or picture_rows for rows in request.images]
     while sizes and sum(sizes) + GAP * (len(sizes) + 1) > request.prompt_tokens:
         sizes.pop()
     images = [picture_of(f"{number}:{index}", rows) for index, rows in enumerate(sizes)]
-    rows, size = request.prompt_tokens - sum(sizes), request.block_size
-    if request.prefix_blocks:
-        blocks = [text_of(f"block {name}", size) for name in request.prefix_blocks]
-        text = np.concatenate(blocks)[:rows]
-        prompt = prompt_of(text, images, [size], (rows - 1) // size * size or rows)
-    else:
-        prompt = prompt_of(text_of(f"request {number}", rows), images)
+    text, turn_ends, answer_start = places_of(
+        request, request.prompt_tokens - sum(sizes), f"request {number}", text_of
+    )
+    prompt = prompt_of(text, images, turn_ends, answer_start)
     return make_submission(f"r{number}", prompt, images, request.output_tokens, number)
+
+
+def places_of(
+    request: TrafficRequest, rows: int, name: str, text: Callable[[str, int], npt.NDArray[np.int32]]
+) -> tuple[npt.NDArray[np.int32], tuple[int, ...], int]:
+    """The text of a row of a trace, ids [rows], its turns' ends and where its answer starts.
+
+    Shared prefix blocks are equal rows. A conversation's first block is its system prompt, and its last whole block is
+    where it ends as far as the trace can tell: a next turn repeats all before that. Where the trace names no blocks,
+    the text is of its own.
+
+    Args:
+        name: of a text that is shared with nobody.
+        text: the text of a name and a length.
+    """
+    size = request.block_size
+    if not request.prefix_blocks:
+        return text(name, rows), (), rows
+    blocks = [text(f"block {block}", size) for block in request.prefix_blocks]
+    return np.concatenate(blocks)[:rows], (size,), (rows - 1) // size * size or rows
