@@ -196,13 +196,14 @@ def progress(sample: Sample, settings: Settings, tally: Tally) -> str:
     return (
         f"{minutes:5.1f} of {settings.minutes:g} min  {sample.resident:7.1f} MB  {phase:10}  "
         f"{tally.done.total()} clients, {tally.tokens} tokens, {len(tally.wrong)} wrong"
+        f"{': ' + tally.wrong[-1][:80] if tally.wrong else ''}"
     )
 
 
 def report(outcome: Outcome, settings: Settings) -> None:
     tally, grown = outcome.tally, outcome.growth
     kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(tally.done.items()))
-    print(f"clients: {kinds}; {tally.busy} refused with 503")
+    print(f"clients: {kinds}; {tally.busy} refused with 503, {tally.too_long} for their length")
     print(
         f"{tally.tokens} tokens answered, {tally.cached_tokens} of prompts from the prefix cache; "
         f"{tally.compared} answers compared with an earlier one"

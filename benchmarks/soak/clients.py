@@ -19,6 +19,7 @@ __all__ = ["KINDS", "Clients", "Tally"]
 
 PATH = "/v1/chat/completions"
 JSON = {"content-type": "application/json"}
+TOO_LONG = "context_length_exceeded"
 REMEMBERED = 4000
 """Bodies whose answers are kept, to be compared when they are asked again."""
 LONG = 600
@@ -37,6 +38,8 @@ class Tally:
     """Of their prompts, from the prefix cache."""
     busy: int = 0
     """Refused with 503."""
+    too_long: int = 0
+    """Refused because they do not fit into the context, as chats that grow do some day."""
     compared: int = 0
     """Answers that had been given before."""
     wrong: list[str] = attrs.field(factory=list)
@@ -141,6 +144,8 @@ class Clients:
     def _refused(self, status: int, said: str) -> None:
         if status == 503:
             self.tally.busy += 1
+        elif status == 400 and TOO_LONG in said:
+            self.tally.too_long += 1
         else:
             self.tally.wrong.append(f"status {status}: {said[:300]}")
 
@@ -150,6 +155,14 @@ class Clients:
         """Reads some of a stream and goes away."""
         case = picture_case(rng) if rng.random() < 0.5 else text_case(rng)
         await self._streamed(body_of(case, rng) | {"ignore_eos": True}, leave_after=rng.randrange(60))
+
+    async def late(self, rng: Random) -> None:
+        """Has little time, and gets the whole answer or none."""
+        case = picture_case(rng) if rng.random() < 0.5 else text_case(rng)
+        body = body_of(case, rng) | {"timeout": rng.uniform(0.02, 1.0)}
+        response = await self._client.post(PATH, content=json.dumps(body), headers=JSON)
+        if response.status_code not in (200, 504):
+            self._refused(response.status_code, response.text)
 
     async def disconnect(self, rng: Random) -> None:
         """Goes away in the middle of its request, or right behind it, before there is any answer."""
@@ -175,8 +188,11 @@ class Clients:
             stream.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_RCVBUF, 1 << 18)
             tail = first
             while piece := await stream.receive_some(65536):
-                tail = (tail + piece)[-200:]
-            if not first.startswith(b"HTTP/1.1 503") and b"[DONE]" not in tail:
+                tail = (tail + piece)[-1000:]
+            status = int(first.split(b" ")[1])
+            if status != 200:
+                self._refused(status, tail.decode(errors="replace"))
+            elif b"[DONE]" not in tail:
                 self.tally.wrong.append(f"a slow reader's stream ended with {tail!r}")
 
     async def bad(self, rng: Random) -> None:
@@ -200,10 +216,11 @@ class Clients:
 
 
 KINDS: dict[str, tuple[int, Callable[[Clients, Random], Awaitable[None]]]] = {
-    "text": (30, Clients.text),
+    "text": (26, Clients.text),
     "pictures": (25, Clients.pictures),
     "chat": (15, Clients.chat),
     "cancel": (10, Clients.cancel),
+    "late": (4, Clients.late),
     "disconnect": (8, Clients.disconnect),
     "stalled": (4, Clients.stalled),
     "bad": (8, Clients.bad),

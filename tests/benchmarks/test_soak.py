@@ -108,6 +108,10 @@ def test_faults_of_answers_are_seen() -> None:
     )
     assert any("before its end" in fault for fault in faults_of("chat", answering(lambda: "", end="")))
     assert any("status 500" in fault for fault in faults_of("pictures", lambda _: httpx.Response(500)))
+    too_long = {"error": {"code": "context_length_exceeded"}}
+    assert faults_of("text", lambda _: httpx.Response(400, json=too_long)) == []
+    assert faults_of("late", lambda _: httpx.Response(504)) == []
+    assert any("status 400" in fault for fault in faults_of("late", lambda _: httpx.Response(400)))
     assert any(
         "for the bad body" in fault for fault in faults_of("bad", lambda _: httpx.Response(200, json={}))
     )
