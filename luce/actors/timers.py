@@ -17,6 +17,9 @@ from luce.charts.interpreter import Send
 
 __all__ = ["Timers"]
 
+SPARE = 64
+"""Stopped timers that may wait for their time beside as many as are set."""
+
 
 class Timers:
     """Pending delays, keyed by (owner, event): setting one again moves it, ending an owner clears its own."""
@@ -31,6 +34,7 @@ class Timers:
         """Call ``action`` once, ``delay`` seconds from now."""
         self._serial += 1
         self._due[owner, event] = (self._serial, action)
+        self._forget_stopped()
         due = trio.current_time() + delay
         earliest = self._heap[0][0] if self._heap else inf
         heapq.heappush(self._heap, (due, self._serial, owner, event))
@@ -52,6 +56,13 @@ class Timers:
     def clear(self, owner: Hashable, event: str) -> None:
         """Forget one timer; nothing happens if it is not set."""
         self._due.pop((owner, event), None)
+
+    def _forget_stopped(self) -> None:
+        """Stopped timers stay in the heap; most are stopped long before their time, so they would pile up there."""
+        if len(self._heap) > 2 * len(self._due) + SPARE:
+            pending = {serial for serial, _ in self._due.values()}
+            self._heap = [entry for entry in self._heap if entry[1] in pending]
+            heapq.heapify(self._heap)
 
     def __len__(self) -> int:
         return len(self._due)
