@@ -25,6 +25,7 @@ BENCHMARKS = {
     "sampling": "one token from a row of logits",
     "engine": "the demo model on this machine",
     "prefix_cache": "keys, look-ups and evictions of the prefix cache, by the number of entries",
+    "scheduler": "plans and whole steps in Python, and what they do not grow with",
     "turns": "whole turns a second of real actors on an engine that costs nothing",
     "server": "a whole server over loopback",
 }

@@ -14,7 +14,7 @@ from collections.abc import Callable
 import attrs
 import psutil  # type: ignore[import-untyped]
 
-__all__ = ["Result", "python_loop", "quiet_median", "seconds_of"]
+__all__ = ["Attempts", "Result", "python_loop", "quiet_median", "seconds_of"]
 
 RUNS = 5
 ATTEMPTS = 15
@@ -63,6 +63,57 @@ def python_loop() -> float:
     return time.thread_time() - started
 
 
+class Attempts:
+    """The runs of one figure: as many as it takes until enough of them were quiet, three times as many at most.
+
+    Args:
+        runs: quiet runs to be had.
+        wall: they are timed by the wall, so what others do on the machine disturbs them as well.
+    """
+
+    def __init__(self, runs: int = RUNS, *, wall: bool = False) -> None:
+        self._runs = runs
+        self._wall = wall
+        self._made: list[_Run] = []
+        self._before = python_loop()
+        self._elsewhere = self._started = 0.0
+
+    @property
+    def wanted(self) -> bool:
+        """Is one more run to be made?"""
+        quiet = sum(one.noise <= 1 for one in self._made)
+        return quiet < self._runs and len(self._made) < ATTEMPTS // RUNS * self._runs
+
+    def start(self) -> None:
+        """A run begins."""
+        self._elsewhere, self._started = _elsewhere(), time.perf_counter()
+
+    def stop(self, value: float) -> None:
+        """The run that :meth:`start` began is over and gave ``value``."""
+        global _fastest_loop
+        taken = time.perf_counter() - self._started
+        others = (_elsewhere() - self._elsewhere) / taken if self._wall else 0.0
+        after = python_loop()
+        self._made.append(_Run(0.0, value, max(self._before, after), max(others, 0.0)))
+        _fastest_loop = min(_fastest_loop, self._before, after)
+        self._before = after
+        self._made = [attrs.evolve(one, noise=_noise(one)) for one in self._made]
+
+    def result(self, name: str, unit: str, goal: float | None = None) -> Result:
+        """The median of the quiet runs, or of the least disturbed ones, of which it says how many were quiet."""
+        best = sorted(self._made, key=lambda one: one.noise)[: self._runs]
+        return Result(
+            name=name,
+            value=statistics.median(one.value for one in best),
+            unit=unit,
+            loop_ms=1000 * statistics.median(one.loop for one in best),
+            quiet_runs=sum(one.noise <= 1 for one in best),
+            goal=goal,
+            runs=self._runs,
+            others=statistics.median(one.others for one in best) if self._wall else None,
+        )
+
+
 def quiet_median(
     name: str,
     unit: str,
@@ -72,39 +123,12 @@ def quiet_median(
     wall: bool = False,
     runs: int = RUNS,
 ) -> Result:
-    """Median of ``run()`` over ``runs`` quiet runs; the loop is timed before and after each.
-
-    Disturbed runs are repeated, three times as many runs in all at most; then the least disturbed ones count, and
-    the result says how many of them were quiet.
-
-    Args:
-        wall: ``run`` is timed by the wall, so what others do on the machine disturbs it as well.
-    """
-    global _fastest_loop
-    made: list[_Run] = []
-    before = python_loop()
-    while len(made) < ATTEMPTS // RUNS * runs:
-        elsewhere, started = _elsewhere(), time.perf_counter()
-        value = run()
-        others = (_elsewhere() - elsewhere) / (time.perf_counter() - started) if wall else 0.0
-        after = python_loop()
-        made.append(_Run(0.0, value, max(before, after), max(others, 0.0)))
-        _fastest_loop = min(_fastest_loop, before, after)
-        before = after
-        made = [attrs.evolve(one, noise=_noise(one)) for one in made]
-        if sum(one.noise <= 1 for one in made) >= runs:
-            break
-    best = sorted(made, key=lambda one: one.noise)[:runs]
-    return Result(
-        name=name,
-        value=statistics.median(one.value for one in best),
-        unit=unit,
-        loop_ms=1000 * statistics.median(one.loop for one in best),
-        quiet_runs=sum(one.noise <= 1 for one in best),
-        goal=goal,
-        runs=runs,
-        others=statistics.median(one.others for one in best) if wall else None,
-    )
+    """Median of ``run()`` over ``runs`` quiet runs (:class:`Attempts`); the loop is timed before and after each."""
+    attempts = Attempts(runs, wall=wall)
+    while attempts.wanted:
+        attempts.start()
+        attempts.stop(run())
+    return attempts.result(name, unit, goal)
 
 
 def _noise(run: _Run) -> float:
