@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import attrs
 import numpy as np
@@ -146,14 +146,16 @@ class SlotSpec:
         )
 
 
-@attrs.frozen
-class Segment:
-    """One lane of a step: ``count`` rows of ``slot`` from absolute position ``start``."""
+class Segment(NamedTuple):
+    """One lane of a step: ``count`` rows of ``slot`` from absolute position ``start``.
+
+    A tuple, because a plan makes one for every lane of every step.
+    """
 
     slot: int
     kind: SegmentKind
     start: int
-    count: int
+    count: int  # type: ignore[assignment]  # in place of tuple.count
     source: RowSource
     sample: bool
     """Sample a token from the last row (the last chunk of a prompt, and every decode row)."""
@@ -233,7 +235,7 @@ class StepPlan:
 
     @property
     def num_rows(self) -> int:
-        return sum(segment.count for segment in self.segments)
+        return sum([segment.count for segment in self.segments])
 
 
 @attrs.frozen

@@ -75,7 +75,7 @@ def _grants(state: LoopState) -> tuple[Grant, ...]:
 
 def _decode_rows(state: LoopState, growth: Growth) -> list[Segment]:
     return [
-        Segment(lane.slot, SegmentKind.DECODE, lane.next_row, 1, RowSource.LAST_SAMPLED, sample=True)
+        Segment(lane.slot, SegmentKind.DECODE, lane.next_row, 1, RowSource.LAST_SAMPLED, True)
         for lane in state.lanes
         if wants_decode_row(lane, state.run_ahead) and lane.slot not in growth.held_back
     ]
@@ -84,7 +84,7 @@ def _decode_rows(state: LoopState, growth: Growth) -> list[Segment]:
 def _prompt_chunks(state: LoopState) -> list[Segment]:
     budget = state.limits.prefill_budget
     chunks: list[Segment] = []
-    prefilling = [lane for lane in state.lanes if lane.runnable and lane.prefilling]
+    prefilling = [lane for lane in state.lanes if lane.next_row < lane.prompt_rows and lane.runnable]
     for lane in sorted(prefilling, key=_arrival):
         end = min(lane.ready_rows, lane.prompt_rows)
         if lane.cut_row is not None:
