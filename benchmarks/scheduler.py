@@ -9,15 +9,15 @@ of blocks that fill up; trio's switches between all of these tasks, and the garb
 What is not. The engine is a stub that answers every launch with tokens made beforehand; what is left of it, some tenth
 of a microsecond a lane, is counted. Nothing is detokenised: the text side of a request is a stub that returns nothing.
 Nobody reads the token buffers, so nothing is delivered to HTTP handlers. The thread hop of an engine ends with trio
-noticing that the ticket's file descriptor is readable (`epoll_ctl`, `epoll_wait`, a switch of tasks); that wait is timed
-alone, on a descriptor that is always readable as the stub's are, and subtracted once a step.
+noticing that the ticket's file descriptor is readable (`epoll_ctl`, `epoll_wait`, a switch of tasks); that wait is
+timed alone, on a descriptor that is always readable as the stub's are, and subtracted once a step.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from typing import cast
