@@ -114,7 +114,9 @@ class Encoder:
     async def _messages(self) -> list[ToEncoder]:
         """All that are there, questions first, in the order in which their requests arrived. Requests that get their
         slots from one plan ask in whatever order trio runs their tasks."""
-        messages = [await self.mailbox.get()]
+        while not self.mailbox:
+            await self.mailbox.arrival()
+        messages = []
         while (message := self.mailbox.pop()) is not None:
             messages.append(message)
         return sorted(messages, key=_precedence)

@@ -9,9 +9,11 @@ into states that nobody wrote (a grant to a cancelled request is the first one t
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Awaitable
 from typing import Generic, TypeVar
 
 import trio
+from trio.lowlevel import current_task, reschedule, wait_task_rescheduled
 
 __all__ = ["Mailbox", "Turn", "Waker"]
 
@@ -29,18 +31,19 @@ class Waker:
     def __init__(self) -> None:
         self._task: trio.lowlevel.Task | None = None
 
-    async def sleep(self) -> None:
-        """Return after the next :meth:`wake`. Check the condition before and after: it is not remembered."""
+    def sleep(self) -> Awaitable[None]:
+        """Await it at once: returns after the next :meth:`wake`. Check the condition before and after: it is not
+        remembered."""
         assert self._task is None, "two tasks wait for one thing"
-        self._task = trio.lowlevel.current_task()
-        await trio.lowlevel.wait_task_rescheduled(self._abort)
+        self._task = current_task()
+        return wait_task_rescheduled(self._abort)  # noqa: ASYNC105 - a coroutine less for every message
 
     def wake(self) -> None:
         """Wake the sleeper; nothing happens when nobody sleeps."""
         task = self._task
         if task is not None:
             self._task = None
-            trio.lowlevel.reschedule(task)
+            reschedule(task)
 
     def _abort(self, _raise_cancel: object) -> trio.lowlevel.Abort:
         self._task = None
@@ -55,11 +58,10 @@ class Turn:
         self.waker = Waker()
         """Woken when the count falls to zero. The step loop sleeps here, and its mailbox wakes it here too."""
 
-    def handled(self) -> None:
-        self.pending -= 1
-        assert self.pending >= 0, "a message was handled twice"
-        if not self.pending:
-            self.waker.wake()
+    def idle(self) -> None:
+        """For mailboxes: the count has fallen to zero."""
+        assert self.pending == 0, "a message was handled twice"
+        self.waker.wake()
 
 
 class Mailbox(Generic[T]):
@@ -86,14 +88,16 @@ class Mailbox(Generic[T]):
         """The next message without waiting, or None. The reader must call :meth:`handled` for it."""
         return self._items.popleft() if self._items else None
 
-    async def get(self) -> T:
-        """The next message. The reader must call :meth:`handled` for it."""
-        while not self._items:
-            await self._waker.sleep()
-        return self._items.popleft()
+    def arrival(self) -> Awaitable[None]:
+        """Await it at once, when :meth:`pop` has found nothing: returns when there may be a message."""
+        return self._waker.sleep()
 
     def handled(self) -> None:
-        self._turn.handled()
+        """The reader has done what the message that it popped asks for, answers included."""
+        turn = self._turn
+        turn.pending -= 1
+        if turn.pending <= 0:
+            turn.idle()
 
     def close(self) -> int:
         """No more messages; those waiting are dropped and counted as handled. Returns how many."""
@@ -101,7 +105,7 @@ class Mailbox(Generic[T]):
         dropped = len(self._items)
         self._items.clear()
         for _ in range(dropped):
-            self._turn.handled()
+            self.handled()
         return dropped
 
     def __len__(self) -> int:

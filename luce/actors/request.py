@@ -12,6 +12,7 @@ escapes.
 
 from __future__ import annotations
 
+import functools
 import logging
 from typing import TYPE_CHECKING
 
@@ -39,7 +40,7 @@ from luce.actors.request_timers import RequestTimers
 from luce.actors.submission import Submission, Usage, prefix_keys
 from luce.actors.token_buffer import Delta, End, TokenBuffer
 from luce.charts.guards import guard
-from luce.charts.interpreter import Machine, Send
+from luce.charts.interpreter import Configuration, Machine, Send
 from luce.engines.seam import Capabilities, SlotSpec
 from luce.errors import IllegalEvent, LuceError
 from luce.sampling.finish import finish_reason
@@ -55,6 +56,12 @@ log = logging.getLogger("luce.request")
 
 DROPPABLE = ("decoding", "staging_chunk", "staging_wait_rows", "encoding")
 """States in which a slot may be taken away and computed again."""
+
+
+@functools.cache
+def _takes_rows(here: Configuration) -> bool:
+    """Asked for every slot before every step; there are few configurations, so every answer is kept."""
+    return "flowing" in here.active and ("decoding" in here.active or "staging_chunk" in here.active)
 
 
 @attrs.frozen
@@ -176,7 +183,7 @@ class Request:
         self.filled_blocks = 0
         """Leading blocks of its hold that carry their digest."""
         self.capture_points: tuple[int, ...] = ()
-        """Rows after which its state is captured while its prompt is computed."""
+        """Rows after which its state is captured while its prompt is computed, ascending; empty after the last."""
         self.next_row = 0
         """Rows submitted to the engine: where the slot's next segment starts."""
         self.computed_rows = 0
@@ -236,8 +243,7 @@ class Request:
     @property
     def runnable(self) -> bool:
         """May the next plan hold rows of this request?"""
-        machine = self.machine
-        return (machine.active("staging_chunk") or machine.active("decoding")) and machine.active("flowing")
+        return _takes_rows(self.machine.current)
 
     # -- what the loop does to it ---------------------------------------------------------------------------------
 
@@ -261,9 +267,12 @@ class Request:
 
     async def run(self) -> None:
         """Handle messages until the chart is final."""
-        mailbox = self.mailbox
-        while not self.machine.finished:
-            message = await mailbox.get()
+        mailbox, machine = self.mailbox, self.machine
+        while not machine.finished:
+            message = mailbox.pop()
+            if message is None:
+                await mailbox.arrival()
+                continue
             try:
                 self._handle(message)
             except IllegalEvent:
@@ -293,7 +302,7 @@ class Request:
         self.mailbox.put(StepFailed(error))
 
     def _handle(self, message: RequestMessage) -> None:
-        if not self.machine.active("ending"):
+        if "ending" not in self.machine.current.active:
             self._take_in(message)
         self._feed(message.event)
 
@@ -346,8 +355,10 @@ class Request:
             self.mailbox.put(Plain("client.full"))
 
     def _feed(self, event: str) -> None:
-        self._deliver(self.machine.feed(event))
-        if not self.buffer.ended and self.machine.active("ending"):
+        machine = self.machine
+        before = machine.current
+        self._deliver(machine.feed(event))
+        if machine.current is not before and machine.active("ending") and not self.buffer.ended:
             self._end_answer()
 
     def _end_answer(self) -> None:

@@ -126,16 +126,17 @@ class SlotMemory:
         holds = [_hold(request) for request in requests]
         growth = []
         for segment, hold in zip(segments, holds, strict=True):
-            missing = blocks_for(segment.start + segment.count, size) - len(hold)
-            if missing > 0:
-                growth.append((hold, missing))
+            end = segment.start + segment.count
+            if end > hold.count * size:
+                growth.append((hold, blocks_for(end, size) - hold.count))
         if growth:
             self.pool.extend_all(growth)
-        return tuple(hold.table for hold in holds)
+        return tuple([hold.table for hold in holds])
 
     def covered_rows(self, request: Request) -> int:
         hold = _hold(request)
-        return max(len(hold), hold.reserved) * self.capabilities.block_size
+        blocks = hold.count if hold.count > hold.reserved else hold.reserved
+        return blocks * self.capabilities.block_size
 
     def end(self, request: Request) -> None:
         """A request has ended: it holds nothing any more. No row and no work of it is in flight."""
@@ -161,8 +162,12 @@ class SlotMemory:
         """The first ``rows`` rows of a request are there: blocks can be found, a state may be worth keeping."""
         if rows // self.capabilities.block_size > request.filled_blocks:
             self.cache.fill(request, rows)
-        if request.capture_points and rows in request.capture_points:
-            self._capture(request, rows)
+        points = request.capture_points
+        if points:
+            if rows in points:
+                self._capture(request, rows)
+            if rows >= points[-1]:
+                request.capture_points = ()
 
     def finished(self, request: Request) -> bool:
         """A request's answer is complete: a later turn may go on from it. True: a copy is to be made first."""
@@ -262,5 +267,6 @@ class SlotMemory:
 
 
 def _hold(request: Request) -> Hold:
-    assert request.hold is not None, f"request {request.submission.id} holds no blocks"
-    return request.hold
+    hold = request.hold
+    assert hold is not None, f"request {request.submission.id} holds no blocks"
+    return hold

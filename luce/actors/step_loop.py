@@ -252,7 +252,8 @@ class StepLoop:
             request.mailbox.put(Plain("resume"))
 
     def _launch(self, segments: tuple[Segment, ...], items: list[WorkItem]) -> None:
-        requests = tuple(self.running[segment.slot] for segment in segments)
+        running = self.running
+        requests = tuple([running[segment.slot] for segment in segments])
         tables = self.memory.tables(segments, requests)
         changes = self.memory.pool.take_changes()
         self._number += 1
@@ -303,7 +304,8 @@ class StepLoop:
             outcomes, moved = result.outcomes, result.work
             self.metrics.device_seconds += result.seconds
         self.flights.popleft()
-        self._launched.wake()
+        if self.flights:
+            self._launched.wake()
         for work, request, done in zip(flight.plan.work, flight.moving, moved, strict=True):
             self._end_work(request, work, done)
         for segment, request, outcome in zip(flight.plan.segments, flight.requests, outcomes, strict=True):

@@ -178,7 +178,7 @@ class Machine:
     called with a `Step` after every event that was accepted, `start` included.
     """
 
-    __slots__ = ("_guards", "_here", "chart", "id", "observer")
+    __slots__ = ("_guards", "chart", "current", "id", "observer")
 
     def __init__(
         self,
@@ -192,11 +192,13 @@ class Machine:
         self.id = id
         self.observer = observer
         self._guards = bind_guards(self.chart, guards)
-        self._here = Configuration(self.chart, (), frozenset(), frozenset(), (), False)
+        self.current = Configuration(self.chart, (), frozenset(), frozenset(), (), False)
+        """The interned configuration, to be read only. Compare with `is`; a question that is asked often may keep its
+        answers by configuration."""
 
     def start(self) -> tuple[Send, ...]:
         """Enters the initial configuration and returns its sends. Called once, before any event."""
-        if self._here.states:
+        if self.current.states:
             raise ChartError(f"{self.chart.name} {self.id}: already started")
         bits = 0
 
@@ -209,9 +211,9 @@ class Machine:
 
         outcome = initial(self.chart, ask)
         assert outcome.then is not None
-        self._here = outcome.then
+        self.current = outcome.then
         if self.observer is not None:
-            self.observer(Step(self.chart.name, self.id, START, bits, self._here.states))
+            self.observer(Step(self.chart.name, self.id, START, bits, self.current.states))
         return outcome.sends
 
     def feed(self, event: str) -> tuple[Send, ...]:
@@ -219,7 +221,7 @@ class Machine:
 
         Raises IllegalEvent, and changes nothing, when the chart has no transition for the event here.
         """
-        here = self._here
+        here = self.current
         node = here.table.get(event) or _first(self.chart, here, event)
         bits = 0
         while type(node) is Question:  # cheaper than isinstance, and this is the hot path
@@ -231,7 +233,7 @@ class Machine:
         then = node.then
         if then is None:
             raise IllegalEvent(f"{self.chart.name} {self.id}", here.states, event)
-        self._here = then
+        self.current = then
         if self.observer is not None:
             self.observer(Step(self.chart.name, self.id, event, bits, then.states))
         return node.sends
@@ -239,16 +241,11 @@ class Machine:
     @property
     def configuration(self) -> tuple[str, ...]:
         """All active states in document order; empty before `start`. Interned."""
-        return self._here.states
-
-    @property
-    def current(self) -> Configuration:
-        """The interned configuration, for exploring and replay."""
-        return self._here
+        return self.current.states
 
     def active(self, state: str) -> bool:
         """Whether `state` is active, SCXML's `In(state)`. Raises KeyError for a name unknown to the chart."""
-        if state in self._here.active:
+        if state in self.current.active:
             return True
         if state not in self.chart.states:
             raise KeyError(state)
@@ -257,12 +254,12 @@ class Machine:
     @property
     def finished(self) -> bool:
         """Whether a final state of the chart itself was reached. Nothing is accepted any more."""
-        return self._here.finished
+        return self.current.finished
 
     def accepts(self, event: str) -> bool:
         """Whether `feed(event)` would be legal now. Asks the guards that matter."""
         index = self.chart.guard_order.index
-        return advance(self._here, event, lambda name: self._guards[index(name)]()).then is not None
+        return advance(self.current, event, lambda name: self._guards[index(name)]()).then is not None
 
     def __repr__(self) -> str:
         return f"<{self.chart.name} {self.id}: {', '.join(self.configuration) or 'not started'}>"

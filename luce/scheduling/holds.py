@@ -40,13 +40,14 @@ class Hold:
     reserved: int = 0
     """Blocks up to which it can grow whatever happens; 0 when nothing was reserved."""
     _table: tuple[int, ...] | None = attrs.field(default=None, init=False)
-    _count: int = attrs.field(default=0, init=False)
+    count: int = attrs.field(default=0, init=False)
+    """Blocks in it: its length."""
 
     def __attrs_post_init__(self) -> None:
         self.put(self.tagged)
 
     def __len__(self) -> int:
-        return self._count
+        return self.count
 
     @property
     def ids(self) -> NDArray[np.intp]:
@@ -70,7 +71,7 @@ class Hold:
     @property
     def owed(self) -> int:
         """Blocks of the reservation that it does not have yet."""
-        return max(0, self.reserved - len(self)) if self.reserved else 0
+        return max(0, self.reserved - self.count)
 
     @property
     def name(self) -> str:
@@ -80,4 +81,4 @@ class Hold:
     def put(self, tagged: NDArray[np.intp]) -> None:
         """For the pool: these are its blocks from here on."""
         tagged.flags.writeable = False
-        self.tagged, self._table, self._count = tagged, None, tagged.shape[1]
+        self.tagged, self._table, self.count = tagged, None, tagged.shape[1]

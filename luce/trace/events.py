@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from luce.charts.interpreter import Step
 
@@ -45,28 +45,28 @@ class EventStream:
 
     def __init__(self, clock: Callable[[], float], keep: int = 65536) -> None:
         self._clock = clock
-        self._ring: deque[EventRecord] = deque(maxlen=keep)
+        self._ring: deque[tuple[Any, ...]] = deque(maxlen=keep)
+        """Records without their number. Plain tuples of plain values, which the garbage collector need not look at in
+        every round; records are made of them for those who look back."""
         self._seq = 0
         self._listeners: list[Callable[[EventRecord], None]] = []
 
     def observe(self, step: Step) -> None:
         """Record a machine's step; this is the observer of every machine."""
-        self._add(
-            EventRecord(
-                self._seq, self._clock(), step.machine, step.id, step.event, step.guards, step.configuration
-            )
-        )
+        self._add((self._clock(),) + step)  # noqa: RUF005 - unpacking makes a list first
 
     def read(self, source: str, name: str, value: int | None) -> None:
         """Record what was read from outside every machine: ``source`` stands in the machine's place, ``name`` says
         which of its values, None is that it has none. The event is 'read'."""
-        self._add(EventRecord(self._seq, self._clock(), source, name, "read", 0, (), value))
+        self._add((self._clock(), source, name, "read", 0, (), value))
 
-    def _add(self, record: EventRecord) -> None:
+    def _add(self, entry: tuple[Any, ...]) -> None:
+        self._ring.append(entry)
         self._seq += 1
-        self._ring.append(record)
-        for listener in self._listeners:
-            listener(record)
+        if self._listeners:
+            record = EventRecord(self._seq - 1, *entry)
+            for listener in self._listeners:
+                listener(record)
 
     def listen(self, listener: Callable[[EventRecord], None]) -> Callable[[], None]:
         """Call ``listener`` with every record from now on; returns the function that ends it."""
@@ -74,7 +74,9 @@ class EventStream:
         return lambda: self._listeners.remove(listener)
 
     def __iter__(self) -> Iterator[EventRecord]:
-        return iter(tuple(self._ring))
+        ring = tuple(self._ring)
+        first = self._seq - len(ring)
+        return (EventRecord(seq, *entry) for seq, entry in enumerate(ring, first))
 
     def __len__(self) -> int:
         return len(self._ring)
