@@ -74,7 +74,7 @@ class Service:
         check_protocol({name: load_chart(name) for name in FED}, actor_guards())
         self.model = model
         self.options = options or ServiceOptions()
-        self.events = EventStream(trio.current_time)
+        self.events = EventStream(trio.lowlevel.current_clock().current_time)
         self.machine = Machine(load_chart("server"), ServerGuards(), observer=self.events.observe)
         self.requests: dict[int, Request] = {}
         """Every request whose task lives, by arrival number."""
