@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from luce.actors.prefix_cache import awaits_capture, cut_row
 from luce.scheduling.state import Lane, LoopState, Parked, Waiting
+from luce.tuples import new_tuple
 
 if TYPE_CHECKING:
     from luce.actors.step_loop import StepLoop
@@ -30,23 +31,25 @@ def freeze(loop: StepLoop, *, run_ahead: bool) -> LoopState:
     for slot, request in loop.running.items():  # by position: this runs for every slot in every step
         if slot in leaving:
             continue
+        points = request.capture_points
         lanes.append(
-            Lane(
-                slot,
-                request.order,
-                request.next_row,
-                request.prompt_rows,
-                request.ready_rows,
-                request.row_limit - 1,
-                covered(request),
-                request.runnable
-                and not adopting(slot)
-                and not (request.capture_points and awaits_capture(request)),
-                slot in continuing,
-                slot in busy,
-                pressed and request.savable and memory.save_cost(request) <= room,
-                pressed and request.droppable,
-                cut_row(request) if request.capture_points else None,
+            new_tuple(
+                Lane,
+                (
+                    slot,
+                    request.order,
+                    request.next_row,
+                    request.prompt_rows,
+                    request.ready_rows,
+                    request.row_limit - 1,
+                    covered(request),
+                    request.runnable and slot not in adopting and not (points and awaits_capture(request)),
+                    slot in continuing,
+                    slot in busy,
+                    pressed and request.savable and memory.save_cost(request) <= room,
+                    pressed and request.droppable,
+                    cut_row(request) if points else None,
+                ),
             )
         )
     free_slots = memory.free_slots

@@ -44,6 +44,7 @@ from luce.charts.interpreter import Configuration, Machine, Send
 from luce.engines.seam import Capabilities, SlotSpec
 from luce.errors import IllegalEvent, LuceError
 from luce.sampling.finish import finish_reason
+from luce.tuples import new_tuple
 
 if TYPE_CHECKING:
     from luce.actors.wiring import Wiring
@@ -169,6 +170,9 @@ class Request:
             image_rows=[None] * len(submission.images),
         )
         self.prompt_rows = len(prompt.token_ids)
+        self.row_limit = self.prompt_rows + self.spec.max_tokens
+        """Rows that the request can ever occupy, the same however often it starts over. The last token is never fed
+        back, but its row is counted so that speculation has room."""
         self.usage = Usage(self.prompt_rows)
         self.slot: int | None = None
         """Set by the loop, as are the next six."""
@@ -204,12 +208,6 @@ class Request:
         """How many of them are part of `spec` as prompt."""
 
     # -- what the loop may ask ------------------------------------------------------------------------------------
-
-    @property
-    def row_limit(self) -> int:
-        """Rows that the request can ever occupy. The last token is never fed back, but its row is counted so that
-        speculation has room."""
-        return self.prompt_rows + self.spec.max_tokens
 
     @property
     def missing_images(self) -> list[int]:
@@ -269,10 +267,8 @@ class Request:
         """Handle messages until the chart is final."""
         mailbox, machine = self.mailbox, self.machine
         while not machine.finished:
-            message = mailbox.pop()
-            if message is None:
+            while (message := mailbox.pop()) is None:
                 await mailbox.arrival()
-                continue
             try:
                 self._handle(message)
             except IllegalEvent:
@@ -302,13 +298,10 @@ class Request:
         self.mailbox.put(StepFailed(error))
 
     def _handle(self, message: RequestMessage) -> None:
-        if "ending" not in self.machine.current.active:
-            self._take_in(message)
-        self._feed(message.event)
-
-    def _take_in(self, message: RequestMessage) -> None:
-        """Data first, so that guards see it."""
-        if isinstance(message, Token):
+        """Data first, so that guards see it; but an end stands, whatever comes after it."""
+        if "ending" in self.machine.current.active:
+            pass
+        elif isinstance(message, Token):
             self._take_token(message)
         elif isinstance(message, ChunkDone):
             self.computed_rows += message.rows
@@ -329,6 +322,7 @@ class Request:
             self._start_over()
         elif message.event == "deadline.expired":
             self.error = too_late(self)
+        self._feed(message.event)
 
     def _start_over(self) -> None:
         """Nothing of the slot is left: the tokens so far become part of the prompt, to be computed again."""
@@ -351,13 +345,15 @@ class Request:
             self.finish = "stop"
         if self.finish is not None:
             text += self._answer.flush()
-        if self.buffer.put(Delta(text, (token,))):
+        if self.buffer.put(new_tuple(Delta, (text, (token,)))):
             self.mailbox.put(Plain("client.full"))
 
     def _feed(self, event: str) -> None:
         machine = self.machine
         before = machine.current
-        self._deliver(machine.feed(event))
+        sends = machine.feed(event)
+        if sends:
+            self._deliver(sends)
         if machine.current is not before and machine.active("ending") and not self.buffer.ended:
             self._end_answer()
 

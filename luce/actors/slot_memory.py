@@ -123,9 +123,11 @@ class SlotMemory:
     def tables(self, segments: Iterable[Segment], requests: Iterable[Request]) -> tuple[tuple[int, ...], ...]:
         """Block tables that cover the segments; what is missing is allocated, for all or for none."""
         size = self.capabilities.block_size
-        holds = [_hold(request) for request in requests]
-        growth = []
-        for segment, hold in zip(segments, holds, strict=True):
+        holds, growth = [], []
+        for segment, request in zip(segments, requests, strict=True):
+            hold = request.hold
+            assert hold is not None, segment
+            holds.append(hold)
             end = segment.start + segment.count
             if end > hold.count * size:
                 growth.append((hold, blocks_for(end, size) - hold.count))
@@ -134,7 +136,8 @@ class SlotMemory:
         return tuple([hold.table for hold in holds])
 
     def covered_rows(self, request: Request) -> int:
-        hold = _hold(request)
+        hold = request.hold
+        assert hold is not None, request.submission.id
         blocks = hold.count if hold.count > hold.reserved else hold.reserved
         return blocks * self.capabilities.block_size
 

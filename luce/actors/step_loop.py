@@ -53,10 +53,14 @@ from luce.engines.seam import (
 from luce.errors import CapacityError, DeviceError, LuceError
 from luce.scheduling.plan import plan
 from luce.scheduling.state import Decision, Limits, Park, ParkKind, Policy
+from luce.tuples import new_tuple
 
 __all__ = ["LoopGuards", "StepLoop"]
 
 log = logging.getLogger("luce.loop")
+
+_PREFILL = SegmentKind.PREFILL
+"""Finding a member of an enumeration takes a while, and this is needed for every lane."""
 
 
 class LoopGuards:
@@ -252,8 +256,7 @@ class StepLoop:
             request.mailbox.put(Plain("resume"))
 
     def _launch(self, segments: tuple[Segment, ...], items: list[WorkItem]) -> None:
-        running = self.running
-        requests = tuple([running[segment.slot] for segment in segments])
+        requests = tuple([self.running[segment.slot] for segment in segments])
         tables = self.memory.tables(segments, requests)
         changes = self.memory.pool.take_changes()
         self._number += 1
@@ -321,11 +324,11 @@ class StepLoop:
         rows = outcome.kept
         if segment.slot not in self.retiring:
             self.memory.computed(request, segment.start + rows)
-        if segment.kind is SegmentKind.PREFILL:
+        if segment.kind is _PREFILL:
             mailbox.put(ChunkDone(rows))
             rows = 0
         for token in outcome.tokens:
-            mailbox.put(Token(token, rows))
+            mailbox.put(new_tuple(Token, (token, rows, "token")))
             rows = 0
 
     def _end_work(self, request: Request, work: SlotWork, outcome: WorkOutcome) -> None:

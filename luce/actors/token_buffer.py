@@ -62,10 +62,11 @@ class TokenBuffer:
 
     def put(self, delta: Delta) -> bool:
         """Add a piece; True when this made the buffer full."""
-        self._items.append(delta)
+        items = self._items
+        items.append(delta)
         self.tokens += len(delta.tokens)
         self._waker.wake()
-        if not self._full and len(self._items) >= self._limit:
+        if len(items) >= self._limit and not self._full:
             self._full = True
             return True
         return False

@@ -22,6 +22,7 @@ from luce.charts.loader import load_chart
 from luce.charts.model import Chart, Send
 from luce.charts.semantics import Macrostep, run_macrostep
 from luce.errors import ChartError, IllegalEvent
+from luce.tuples import new_tuple
 
 __all__ = ["START", "Configuration", "Machine", "Outcome", "Send", "Step", "advance", "initial", "outcomes"]
 
@@ -222,7 +223,10 @@ class Machine:
         Raises IllegalEvent, and changes nothing, when the chart has no transition for the event here.
         """
         here = self.current
-        node = here.table.get(event) or _first(self.chart, here, event)
+        try:
+            node = here.table[event]
+        except KeyError:
+            node = _first(self.chart, here, event)
         bits = 0
         while type(node) is Question:  # cheaper than isinstance, and this is the hot path
             if self._guards[node.guard]():
@@ -234,8 +238,9 @@ class Machine:
         if then is None:
             raise IllegalEvent(f"{self.chart.name} {self.id}", here.states, event)
         self.current = then
-        if self.observer is not None:
-            self.observer(Step(self.chart.name, self.id, event, bits, then.states))
+        observer = self.observer
+        if observer is not None:
+            observer(new_tuple(Step, (self.chart.name, self.id, event, bits, then.states)))
         return node.sends
 
     @property

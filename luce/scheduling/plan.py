@@ -13,8 +13,12 @@ from __future__ import annotations
 from luce.engines.seam import RowSource, Segment, SegmentKind
 from luce.scheduling.pressure import Growth, decode_growth, wants_decode_row
 from luce.scheduling.state import Decision, Grant, Lane, LoopState, Resume
+from luce.tuples import new_tuple
 
 __all__ = ["plan"]
+
+_DECODE, _LAST_SAMPLED = SegmentKind.DECODE, RowSource.LAST_SAMPLED
+"""Finding a member of an enumeration takes a while, and this is needed for every lane."""
 
 
 def plan(state: LoopState) -> Decision:
@@ -75,7 +79,7 @@ def _grants(state: LoopState) -> tuple[Grant, ...]:
 
 def _decode_rows(state: LoopState, growth: Growth) -> list[Segment]:
     return [
-        Segment(lane.slot, SegmentKind.DECODE, lane.next_row, 1, RowSource.LAST_SAMPLED, True)
+        new_tuple(Segment, (lane.slot, _DECODE, lane.next_row, 1, _LAST_SAMPLED, True, None))
         for lane in state.lanes
         if wants_decode_row(lane, state.run_ahead) and lane.slot not in growth.held_back
     ]
