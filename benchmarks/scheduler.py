@@ -32,6 +32,7 @@ import trio
 from benchmarks.measure import ATTEMPTS, Attempts, Result, quiet_median, seconds_of
 from benchmarks.turns import Prompt
 from luce.actors.answer import AnswerText
+from luce.actors.free_memory import machine_memory
 from luce.actors.mailbox import Mailbox, Turn
 from luce.actors.messages import ToEncoder, ToLoop
 from luce.actors.options import ServiceOptions
@@ -61,7 +62,7 @@ from luce.scheduling.prefix_keys import PrefixKeys
 from luce.scheduling.state import Lane, Limits, LoopState
 from luce.trace.events import EventStream
 
-__all__ = ["main"]
+__all__ = ["house", "main"]
 
 BLOCK = 16
 BLOCKS = 2_000
@@ -237,7 +238,7 @@ def _step(
 ) -> Result:
     async def measured() -> Result:
         attempts = Attempts()
-        async with _house(slots, depth, queued, cached) as (engine, loop):
+        async with house(slots, depth, queued=queued, cached=cached) as (engine, loop):
             while attempts.wanted:
                 attempts.start()
                 taken = await engine.seconds_of_step(STEPS[slots])
@@ -251,8 +252,8 @@ def _step(
 
 
 @asynccontextmanager
-async def _house(
-    slots: int, depth: int, queued: int, cached: int
+async def house(
+    slots: int, depth: int, *, queued: int = 0, cached: int = 0
 ) -> AsyncIterator[tuple[_Prepared, StepLoop]]:
     """A step loop with a request in every slot, all decoding, and with what must not matter."""
     rows = PROMPT + (ATTEMPTS + 1) * STEPS[slots]
@@ -268,6 +269,7 @@ async def _house(
         turn=turn,
         timers=Timers(),
         events=EventStream(trio.lowlevel.current_clock().current_time),
+        free_memory=machine_memory,
         loop=Mailbox[ToLoop](turn, turn.waker),
         encoder=Mailbox[ToEncoder](turn),
         request_chart=load_chart("request"),
