@@ -43,7 +43,7 @@ def freeze(loop: StepLoop, *, run_ahead: bool) -> LoopState:
                     request.ready_rows,
                     request.row_limit - 1,
                     covered(request),
-                    request.runnable and slot not in adopting and not (points and awaits_capture(request)),
+                    request.runnable and not adopting(slot) and not (points and awaits_capture(request)),
                     slot in continuing,
                     slot in busy,
                     pressed and request.savable and memory.save_cost(request) <= room,

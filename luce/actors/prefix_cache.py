@@ -10,7 +10,7 @@ Passive and owned by the step loop alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Sequence
 from typing import cast
 
 import attrs
@@ -103,10 +103,9 @@ class PrefixCache:
         self._adopting[slot] = entry
         return SlotWork(WorkKind.ADOPT, slot, entry.position, cast(int, entry.snapshot), table)
 
-    @property
-    def adopting(self) -> Container[int]:
-        """Slots into which a copy is still to be made: their requests may not run before."""
-        return self._adopting
+    def adopting(self, slot: int) -> bool:
+        """Is the copy into this slot still to be made? Its request may not run before."""
+        return slot in self._adopting
 
     def adopted(self, slot: int, *, failed: bool) -> None:
         """The copy was made or was not needed any more, or the entry is no good."""
