@@ -76,10 +76,10 @@ def test_two_hundred_requests(name: str) -> None:
 
 
 def check(name: str, requests: list[TrafficRequest], every: int) -> None:
-    machine = MACHINE
-    model = load_model(opened(1, machine.block_size, None, machine.context))
+    model = load_model(opened(1, MACHINE.block_size, None, MACHINE.context))
     submissions = submissions_of(model, requests)
     model.engine.shutdown()
+    machine = MACHINE.tight_for(submissions)
 
     crowd = trio.run(serve, machine, submissions, [0.0] * len(submissions))
     span = max(request.arrival for request in requests) or 1.0

@@ -30,9 +30,9 @@ from tests.sim.watch import Watch
 __all__ = ["LENGTHS", "MOST_TOKENS", "Day", "Machine", "answers_alone", "serve", "submissions_of"]
 
 LENGTHS = 32
-"""What lengths of the trace are divided by."""
+"""What lengths of the trace's prompts are divided by."""
 MOST_TOKENS = 32
-"""Of an answer."""
+"""Of an answer, which is as long as the trace's otherwise: divided, too, hardly any would outgrow its first block."""
 
 
 @attrs.frozen
@@ -42,16 +42,26 @@ class Machine:
     slots: int = 8
     block_size: int = 8
     blocks: int = 264
-    """Hardly more than one context: answers outgrow what was promised them, and requests give way."""
     context: int = 2048
     prefill: int = 64
     depth: int = 1
     park_bytes: int = 20_000_000
 
+    def tight_for(self, submissions: Sequence[Submission]) -> Machine:
+        """The same with a context as long as the longest that fits now, and memory for one such or for half of what as
+        many of them as there are slots take in the mean, whichever is more: answers outgrow what was promised them, and
+        requests give way."""
+        rows = [_rows(one) for one in submissions if not self.refuses(one)]
+        least = max(max(rows), sum(rows) * self.slots // (2 * len(rows)))
+        return attrs.evolve(self, context=max(rows), blocks=-(-least // self.block_size))
+
     def refuses(self, submission: Submission) -> bool:
         """The one rule: prompt and answer do not fit into the context."""
-        rows = len(submission.prompt.token_ids) + (submission.params.max_tokens or 0)
-        return rows > self.context
+        return _rows(submission) > self.context
+
+
+def _rows(submission: Submission) -> int:
+    return len(submission.prompt.token_ids) + (submission.params.max_tokens or 0)
 
 
 @attrs.define
@@ -80,7 +90,8 @@ def submissions_of(model: LoadedModel, requests: Iterable[TrafficRequest]) -> li
     """The trace's requests with shorter lengths; every other one is greedy, all others sample."""
     words = _Words(model)
     return [
-        _submission(model, words, request.scaled(LENGTHS), number) for number, request in enumerate(requests)
+        _submission(model, words, request.scaled(LENGTHS), min(request.output_tokens, MOST_TOKENS), number)
+        for number, request in enumerate(requests)
     ]
 
 
@@ -98,7 +109,9 @@ class _Words:
         return self._ids[drawn % len(self._ids)]
 
 
-def _submission(model: LoadedModel, words: _Words, request: TrafficRequest, number: int) -> Submission:
+def _submission(
+    model: LoadedModel, words: _Words, request: TrafficRequest, tokens: int, number: int
+) -> Submission:
     rng = Random(f"charts {number}")
     images = tuple(
         model.preparer.prepare_image(png(draw(random_chart(rng, test=True))), field="messages")
@@ -116,7 +129,7 @@ def _submission(model: LoadedModel, words: _Words, request: TrafficRequest, numb
     params = SamplingParams(
         temperature=float(number % 2),
         seed=number,
-        max_tokens=min(request.output_tokens, MOST_TOKENS),
+        max_tokens=tokens,
         ignore_eos=True,
         logprobs=2,
         eos_token_ids=model.eos_token_ids,
