@@ -29,6 +29,7 @@ from luce.cli.flags import (
 )
 from luce.cli.in_process import load_with_progress, opened
 from luce.cli.main import EXIT_STOPPED
+from luce.compute.host_memory import use_one_heap
 from luce.engines.load_model import OpenedModel
 from luce.engines.qwen35.memory import size_lines
 from luce.engines.seam import Capabilities
@@ -225,6 +226,7 @@ def serve(
     """
     logging.basicConfig(level=log.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     console = Console(soft_wrap=True, highlight=False)
+    use_one_heap()
     http_options = http.options()
     found = opened(model, model_flags.options())
     listener = listen(http_options)
