@@ -27,6 +27,7 @@ def freeze(loop: StepLoop, *, run_ahead: bool) -> LoopState:
     pressed = available < len(loop.running)
     room = memory.room_to_save() if pressed else 0
     adopting, covered = memory.cache.adopting, memory.covered_rows
+    stages = loop.limits.passes is not None
     lanes = []
     for slot, request in loop.running.items():  # by position: this runs for every slot in every step
         if slot in leaving:
@@ -49,6 +50,8 @@ def freeze(loop: StepLoop, *, run_ahead: bool) -> LoopState:
                     pressed and request.savable and memory.save_cost(request) <= room,
                     pressed and request.droppable,
                     cut_row(request) if points else None,
+                    request.staged_prompt if stages and request.machine.active("staging_ready") else None,
+                    request.imported,
                 ),
             )
         )
@@ -63,6 +66,8 @@ def freeze(loop: StepLoop, *, run_ahead: bool) -> LoopState:
         available_blocks=available,
         returning_blocks=memory.returning_blocks(loop.running[slot] for slot in loop.retiring - loop.saving),
         parked=() if run_ahead else _oldest_parked(loop),
+        staged_pass=loop.staged_pass,
+        importing=stages and memory.importing,
         admitting=loop.machine.active("open"),
         run_ahead=run_ahead,
     )

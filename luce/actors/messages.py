@@ -26,6 +26,7 @@ __all__ = [
     "QueueExpired",
     "RequestMessage",
     "RestoreFailed",
+    "SliceDone",
     "SlotGranted",
     "StepFailed",
     "ToEncoder",
@@ -35,7 +36,7 @@ __all__ = [
 
 
 class Plain(NamedTuple):
-    """An event that carries nothing: cancel, retired, dropped, park.save, park.drop, resume, client.full, …"""
+    """An event that carries nothing: cancel, retired, dropped, park.save, park.drop, resume, pass.joined, …"""
 
     event: str
 
@@ -59,6 +60,15 @@ class ChunkDone(NamedTuple):
 
     rows: int
     event: str = "chunk.done"
+
+
+class SliceDone(NamedTuple):
+    """Prompt rows went through a slice of a staged pass."""
+
+    rows: int
+    """That are through all layers now; 0 while layers are left."""
+    layers_left: bool
+    event: str = "slice.done"
 
 
 class Token(NamedTuple):
@@ -109,6 +119,7 @@ RequestMessage = (
     | QueueExpired
     | SlotGranted
     | ChunkDone
+    | SliceDone
     | Token
     | StepFailed
     | RestoreFailed

@@ -15,6 +15,11 @@ class ServiceOptions:
 
     prefill_budget: int | None = 64
     """Prompt rows per step over all lanes; None is whole prompts."""
+    staged_rows: int = 256
+    """Prompt rows of one staged pass over all its requests, while others decode or prefill; engines that take pictures
+    whole."""
+    staged_rows_alone: int = 1024
+    """The same while nobody does."""
     max_queued: int = 256
     """Requests that may wait for a slot; one more is refused with 503."""
     max_queued_tokens: int | None = None

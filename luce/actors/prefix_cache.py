@@ -75,7 +75,8 @@ class PrefixCache:
             return None
         size = self._pool.block_size
         limit = request.prompt_rows - 1
-        while (entry := self.index.lookup(keys, limit)) is not None:
+        least = request.first_text_row
+        while (entry := self.index.lookup(keys, limit)) is not None and entry.position >= least:
             digests = keys.block_digests(0, entry.position // size)
             found = len(self._pool.lookup(digests))
             if found == len(digests):
@@ -116,7 +117,7 @@ class PrefixCache:
 
     def points(self, request: Request, start: int) -> tuple[int, ...]:
         """Where this request's prompt is captured on its way, from ``start`` on."""
-        if not self.enabled or request.keys is None:
+        if not self.enabled or request.keys is None or request.staged:
             return ()
         prompt = request.submission.prompt
         return capture_points(

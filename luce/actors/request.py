@@ -30,20 +30,22 @@ from luce.actors.messages import (
     QueueExpired,
     RequestMessage,
     RestoreFailed,
+    SliceDone,
     SlotGranted,
     StepFailed,
     ToEncoder,
     Token,
     ToLoop,
 )
+from luce.actors.request_guards import RequestGuards
 from luce.actors.request_timers import RequestTimers
 from luce.actors.submission import Submission, Usage, prefix_keys
 from luce.actors.token_buffer import Delta, End, TokenBuffer
-from luce.charts.guards import guard
 from luce.charts.interpreter import Configuration, Machine, Send
 from luce.engines.seam import Capabilities, SlotSpec
 from luce.errors import IllegalEvent, LuceError
 from luce.sampling.finish import finish_reason
+from luce.scheduling.staged_passes import StagedPrompt
 from luce.tuples import new_tuple
 
 if TYPE_CHECKING:
@@ -84,50 +86,6 @@ class Timings:
     granted: float | None = None
     first_token: float | None = None
     ended: float | None = None
-
-
-class RequestGuards:
-    """What `request.scxml` may ask. Reads the request's data; changes nothing."""
-
-    def __init__(self, request: Request) -> None:
-        self._request = request
-
-    @guard
-    def images_missing(self) -> bool:
-        """Some picture that the prompt's rows to come need is not encoded yet."""
-        return bool(self._request.missing_images)
-
-    @guard
-    def rows_ready(self) -> bool:
-        """The first prompt row that is not computed yet has its inputs."""
-        return self._request.ready_rows > self._request.computed_rows
-
-    @guard
-    def whole_blocks(self) -> bool:
-        """The engine takes an image's rows only together, in staged passes."""
-        return self._request.capabilities.whole_image_blocks
-
-    @guard
-    def prompt_complete(self) -> bool:
-        return self._request.computed_rows >= self._request.prompt_rows
-
-    @guard
-    def layers_left(self) -> bool:
-        """The staged pass has slices left for this request's chunk. No engine slices layers yet."""
-        return False
-
-    @guard
-    def prefix_complete(self) -> bool:
-        return self._request.computed_rows >= self._request.prompt_rows - 1
-
-    @guard
-    def stop_reached(self) -> bool:
-        return self._request.finish is not None
-
-    @guard
-    def recomputable(self) -> bool:
-        """The engine can build this request's state again from its prompt, image rows and tokens."""
-        return self._request.recomputable
 
 
 class Request:
@@ -193,6 +151,12 @@ class Request:
         self.computed_rows = 0
         """Rows whose step has been handed out, or that came from a cache."""
         self.ready_rows = self._count_ready_rows()
+        self.staged = self._needs_passes()
+        """Its prompt goes through staged passes; settled when it starts in a slot."""
+        self.layers_left = False
+        """The pass that it is in has slices left."""
+        self.imported = False
+        """Its staged prompt is in its blocks. Set by the loop."""
         self.num_generated = 0
         self.parks = 0
         """How often it gave its slot back under pressure."""
@@ -229,8 +193,8 @@ class Request:
 
     @property
     def savable(self) -> bool:
-        """May its slot be copied to host memory and taken away?"""
-        return self.machine.active("decoding")
+        """May its slot be copied to host memory and taken away? Not where a copy that fails would lose it."""
+        return self.recomputable and self.machine.active("decoding")
 
     @property
     def droppable(self) -> bool:
@@ -243,12 +207,33 @@ class Request:
         """May the next plan hold rows of this request?"""
         return _takes_rows(self.machine.current)
 
+    @property
+    def staged_prompt(self) -> StagedPrompt:
+        """What goes through staged passes."""
+        blocks = tuple((span.start, span.start + span.length) for span in self.spec.spans)
+        end = self.prompt_rows - 1
+        return StagedPrompt(blocks, end, min(self.ready_rows, end), self.capabilities.min_staged_rows)
+
     # -- what the loop does to it ---------------------------------------------------------------------------------
 
     def start_at(self, row: int) -> None:
         """Its slot holds the state after ``row`` rows, and nothing of it is in flight."""
         self.next_row = self.computed_rows = row
         self.ready_rows = self._count_ready_rows()
+        self.staged = self._needs_passes()
+        self.imported = False
+
+    def _needs_passes(self) -> bool:
+        return self.first_text_row > self.computed_rows
+
+    @property
+    def first_text_row(self) -> int:
+        """On an engine that takes pictures whole, in staged passes: the row after the last of them. Those before it
+        cannot be continued from a cached prefix. 0 on others."""
+        spans = self.spec.spans
+        if not self.capabilities.whole_image_blocks or not spans:
+            return 0
+        return spans[-1].start + spans[-1].length
 
     def extend_keys(self, rows: int) -> None:
         """Have keys for the first ``rows`` rows, generated ones included."""
@@ -305,6 +290,9 @@ class Request:
             self._take_token(message)
         elif isinstance(message, ChunkDone):
             self.computed_rows += message.rows
+        elif isinstance(message, SliceDone):
+            self.computed_rows += message.rows
+            self.layers_left = message.layers_left
         elif isinstance(message, SlotGranted):
             self.timings.granted = self._wiring.now()
             self.usage.cached_tokens = self.computed_rows
@@ -313,7 +301,9 @@ class Request:
             self.ready_rows = self._count_ready_rows()
         elif isinstance(message, StepFailed | EncodeFailed | QueueExpired):
             self.error = message.error
-        elif isinstance(message, RestoreFailed | AdoptionFailed):
+        elif isinstance(message, AdoptionFailed):
+            self._start_over()  # nothing of it has been computed yet
+        elif isinstance(message, RestoreFailed):
             if self.recomputable:
                 self._start_over()
             else:

@@ -20,7 +20,8 @@ from luce.actors.mailbox import Mailbox, Turn
 from luce.actors.messages import ToEncoder, ToLoop
 from luce.actors.options import ServiceOptions
 from luce.actors.protocol import FED, check_protocol
-from luce.actors.request import Request, RequestGuards
+from luce.actors.request import Request
+from luce.actors.request_guards import RequestGuards
 from luce.actors.step_loop import LoopGuards, StepLoop
 from luce.actors.submission import Handle, Submission
 from luce.actors.timers import Timers
@@ -32,6 +33,7 @@ from luce.engines.loaded import LoadedModel
 from luce.errors import CapacityError, DeviceError, RequestError
 from luce.scheduling.block_pool import blocks_for
 from luce.scheduling.plan import plan
+from luce.scheduling.staged_passes import staged_fault
 from luce.scheduling.state import Policy
 from luce.trace.events import EventStream
 
@@ -222,6 +224,10 @@ class Service:
                 field="max_tokens",
                 code="context_length_exceeded",
             )
+
+        fault = staged_fault(submission.prompt.spans, prompt, capabilities)
+        if fault is not None:
+            raise RequestError(fault, field="messages")
 
     def _forget(self, request: Request) -> None:
         del self.requests[request.order]

@@ -17,7 +17,15 @@ from luce.actors.budgets import park_budget, prefix_budget
 from luce.actors.free_memory import FreeMemory, machine_memory
 from luce.actors.prefix_cache import PrefixCache
 from luce.actors.request import Request, SavedState
-from luce.engines.seam import Engine, Segment, SlotWork, StoresStates, WorkKind, WorkOutcome
+from luce.engines.seam import (
+    NO_HANDLE,
+    Engine,
+    Segment,
+    SlotWork,
+    StoresStates,
+    WorkKind,
+    WorkOutcome,
+)
 from luce.scheduling.block_pool import BlockPool, blocks_for
 from luce.scheduling.holds import Hold
 
@@ -121,7 +129,8 @@ class SlotMemory:
         request.slot = request.hold = None
 
     def tables(self, segments: Iterable[Segment], requests: Iterable[Request]) -> tuple[tuple[int, ...], ...]:
-        """Block tables that cover the segments; what is missing is allocated, for all or for none."""
+        """Block tables that cover the segments; what is missing is allocated, for all or for none. Staged rows
+        have staging caches for that: their tables are empty."""
         size = self.capabilities.block_size
         holds, growth = [], []
         for segment, request in zip(segments, requests, strict=True):
@@ -129,7 +138,7 @@ class SlotMemory:
             assert hold is not None, segment
             holds.append(hold)
             end = segment.start + segment.count
-            if end > hold.count * size:
+            if end > hold.count * size and segment.layers is None:
                 growth.append((hold, blocks_for(end, size) - hold.count))
         if growth:
             self.pool.extend_all(growth)
@@ -203,6 +212,25 @@ class SlotMemory:
         self.pool.check_integrity(holds)
         self.cache.check_integrity()
         assert sorted(slots) == list(range(self.capabilities.num_slots)), slots
+
+    # -- staged prompts -------------------------------------------------------------------------------------------
+
+    @property
+    def importing(self) -> bool:
+        """Does the next plan copy staged prompts into their blocks?"""
+        return any(work.kind is WorkKind.IMPORT for work, _ in self.work)
+
+    def begin_import(self, request: Request) -> None:
+        """The next plan copies the prompt out of its staging cache; :meth:`end_import` follows."""
+        assert request.slot is not None
+        hold, rows = _hold(request), request.next_row
+        self.pool.extend(hold, blocks_for(rows, self.capabilities.block_size))
+        self.work.append((SlotWork(WorkKind.IMPORT, request.slot, rows, NO_HANDLE, hold.table), request))
+
+    def end_import(self, request: Request) -> None:
+        """The prompt is in its blocks."""
+        request.imported = True
+        self.computed(request, request.next_row)
 
     # -- parking --------------------------------------------------------------------------------------------------
 

@@ -24,11 +24,10 @@ from luce.actors.flight import Flight, StepMetrics
 from luce.actors.freeze import freeze
 from luce.actors.mailbox import Mailbox, Waker
 from luce.actors.messages import (
-    AdoptionFailed,
     ChunkDone,
     Plain,
     QueueExpired,
-    RestoreFailed,
+    SliceDone,
     SlotGranted,
     StepFailed,
     Token,
@@ -37,6 +36,7 @@ from luce.actors.messages import (
 from luce.actors.request import Request
 from luce.actors.slot_memory import SlotMemory, WorkItem
 from luce.actors.wiring import Wiring
+from luce.actors.work_results import end_work
 from luce.charts.guards import guard
 from luce.charts.interpreter import Machine, Send
 from luce.charts.loader import load_chart
@@ -45,13 +45,12 @@ from luce.engines.seam import (
     Outcome,
     Segment,
     SegmentKind,
-    SlotWork,
     StepPlan,
-    WorkKind,
     WorkOutcome,
 )
 from luce.errors import CapacityError, DeviceError, LuceError
 from luce.scheduling.plan import plan
+from luce.scheduling.staged_passes import StagedPass, pass_after, pass_limits, without
 from luce.scheduling.state import Decision, Limits, Park, ParkKind, Policy
 from luce.tuples import new_tuple
 
@@ -94,8 +93,13 @@ class StepLoop:
         self.depth = min(wiring.options.depth, capabilities.max_depth)
         self.mailbox: Mailbox[ToLoop] = wiring.loop
         self.machine = Machine(load_chart("loop"), LoopGuards(self), observer=wiring.events.observe)
-        self.limits = Limits(capabilities.num_slots, capabilities.block_size, wiring.options.prefill_budget)
         options = wiring.options
+        self.limits = Limits(
+            capabilities.num_slots,
+            capabilities.block_size,
+            options.prefill_budget,
+            pass_limits(capabilities, options.staged_rows, options.staged_rows_alone),
+        )
         self.memory = SlotMemory(engine, options.park_bytes, options.prefix_bytes, wiring.free_memory)
         self.waiting: OrderedDict[int, Request] = OrderedDict()
         self.running: dict[int, Request] = {}
@@ -108,12 +112,15 @@ class StepLoop:
         """Slots whose request has ended while a step held a row of it."""
         self.saving: set[int] = set()
         """Slots whose request is parked once the copy of its state is done."""
+        self.staged_pass: StagedPass | None = None
+        """The one that is between two of its slices."""
         self._wiring = wiring
         self._policy = policy
         self._launched = Waker()
         self._landed = False
         """The oldest step in flight is done and not yet taken up: the device's mailbox, one bit wide."""
         self._number = 0
+        self._num_layers = capabilities.num_layers
 
     # -- the task -------------------------------------------------------------------------------------------------
 
@@ -269,7 +276,12 @@ class StepLoop:
             freed_blocks=changes.freed,
         )
         for segment, request in zip(segments, requests, strict=True):
-            request.next_row = segment.start + segment.count
+            if segment.layers is None or segment.layers[1] == self._num_layers:
+                request.next_row = segment.start + segment.count
+            if segment.layers is not None and segment.layers[0] == 0:
+                request.mailbox.put(Plain("pass.joined"))
+        if self.limits.passes is not None:
+            self.staged_pass = pass_after(self.staged_pass, segments, self._num_layers)
         self.flights.append(
             Flight(step, self.engine.launch(step), requests, tuple(request for _, request in items))
         )
@@ -310,7 +322,7 @@ class StepLoop:
         if self.flights:
             self._launched.wake()
         for work, request, done in zip(flight.plan.work, flight.moving, moved, strict=True):
-            self._end_work(request, work, done)
+            end_work(self, request, work, done)
         for segment, request, outcome in zip(flight.plan.segments, flight.requests, outcomes, strict=True):
             self._hand_to(request, segment, outcome)
         for slot in sorted(self.retiring):
@@ -322,6 +334,9 @@ class StepLoop:
             mailbox.put(StepFailed(DeviceError(outcome.error)))
             return
         rows = outcome.kept
+        if segment.layers is not None:
+            self._end_slice(request, segment, segment.layers[1])
+            return
         if segment.slot not in self.retiring:
             self.memory.computed(request, segment.start + rows)
         if segment.kind is _PREFILL:
@@ -331,46 +346,13 @@ class StepLoop:
             mailbox.put(new_tuple(Token, (token, rows, "token")))
             rows = 0
 
-    def _end_work(self, request: Request, work: SlotWork, outcome: WorkOutcome) -> None:
-        """A copy of a request's state was made, or failed."""
-        if work.kind is WorkKind.CAPTURE:
-            self.memory.cache.captured(work, outcome)
-            return
-        if work.kind is WorkKind.ADOPT:
-            self._end_adoption(request, work, outcome)
-            return
-        if work.kind is WorkKind.SAVE:
-            self.saving.discard(work.slot)
-            self.memory.end_save(request, outcome)
-            moved_out = True
-        else:
-            self.memory.end_restore(request, outcome)
-            moved_out = outcome.error is not None
-        if moved_out:
-            del self.running[work.slot]
-            if work.slot in self.retiring:  # it ended meanwhile
-                self.retiring.discard(work.slot)
-                self.memory.end(request)
-                request.mailbox.put(Plain("retired"))
-                return
-            self.parked[request.order] = request
-        if outcome.error is not None:
-            log.warning("request %s: %s failed: %s", request.submission.id, work.kind.value, outcome.error)
-            request.mailbox.put(RestoreFailed(DeviceError(outcome.error)))
-        elif work.kind is WorkKind.RESTORE and work.slot not in self.retiring:
-            request.mailbox.put(Plain("resume"))
-
-    def _end_adoption(self, request: Request, work: SlotWork, outcome: WorkOutcome) -> None:
-        """A prefix is in its slot, or was no good: then the request starts over like one that was dropped. No parking
-        order: those meet only requests that go on, and this one may just be ending."""
-        self.memory.cache.adopted(work.slot, failed=outcome.error is not None)
-        if outcome.error is None or work.slot in self.retiring:
-            return
-        log.warning("request %s: a cached prefix is no good: %s", request.submission.id, outcome.error)
-        del self.running[work.slot]
-        self.memory.close(request)
-        self.parked[request.order] = request
-        request.mailbox.put(AdoptionFailed(DeviceError(outcome.error)))
+    def _end_slice(self, request: Request, segment: Segment, layer: int) -> None:
+        """A staged chunk went through its layers before ``layer``."""
+        done = layer == self._num_layers
+        request.mailbox.put(SliceDone(segment.count if done else 0, not done))
+        staged = segment.start + segment.count == request.prompt_rows - 1
+        if done and staged and segment.slot not in self.retiring:
+            self.memory.begin_import(request)  # `prefix.imported` follows when the copy is made
 
     # -- the end of a request -------------------------------------------------------------------------------------
 
@@ -385,6 +367,7 @@ class StepLoop:
             request.mailbox.put(Plain("retired"))
             return
         self.retiring.add(request.slot)
+        self.staged_pass = without(self.staged_pass, request.slot)
         if not (request.machine.active("ending_finished") and self.memory.finished(request)):
             self._release_if_still(request.slot)
 

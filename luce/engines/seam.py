@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 __all__ = [
     "MAX_VOID_ROWS",
+    "NO_HANDLE",
     "Capabilities",
     "Engine",
     "ImageSpan",
@@ -51,7 +52,7 @@ class SegmentKind(enum.Enum):
     VERIFY = "verify"
     """Speculation: ``m`` drafted rows are checked. Has its place; no engine serves it yet."""
     STAGED = "staged"
-    """A layer slice of a shared whole-block pass. Has its place; no engine serves it yet."""
+    """A layer slice of a staged pass, for engines that take a picture's rows whole (``whole_image_blocks``)."""
 
 
 class RowSource(enum.Enum):
@@ -160,7 +161,7 @@ class Segment(NamedTuple):
     sample: bool
     """Sample a token from the last row (the last chunk of a prompt, and every decode row)."""
     layers: tuple[int, int] | None = None
-    """Layer range of a staged slice; None is all layers."""
+    """Layers [first, end) of a staged slice; None in every other segment, which goes through all of them."""
 
     @property
     def commits(self) -> int:
@@ -187,6 +188,13 @@ class WorkKind(enum.Enum):
     """Start a freshly opened slot after the first ``position`` tokens of its prompt, by a CAPTURE of them. Of
     ``blocks`` those below ``position`` are shared: they are read and never written. The block that ``position``
     cuts, if it does, is the slot's own fresh one and gets the captured rows."""
+    IMPORT = "import"
+    """Copy a slot's staging cache, which holds its prompt but for the last token, into ``blocks``, all of them fresh.
+    ``position`` is the number of its rows, and where the slot's first segment outside of passes starts."""
+
+
+NO_HANDLE = -1
+"""What :attr:`SlotWork.handle` is where nothing is stored: in an IMPORT."""
 
 
 @attrs.frozen
@@ -212,7 +220,7 @@ class SlotWork:
     handle: int
     """Name of the stored state, chosen by whoever makes the plan and never used for another one."""
     blocks: tuple[int, ...] = ()
-    """RESTORE and ADOPT: the slot's block table up to ``position``."""
+    """RESTORE, ADOPT and IMPORT: the slot's block table up to ``position``."""
 
 
 @attrs.frozen
@@ -220,6 +228,14 @@ class StepPlan:
     """One step, immutable. ``block_tables[i]`` belongs to ``segments[i]`` and covers all rows up to its end.
 
     In this order: freed blocks, fresh blocks, work, segments. A plan may hold work and no segments.
+
+    Staged passes. On an engine with ``whole_image_blocks`` a prompt with pictures is prefilled but for its last token
+    in passes, into a staging cache of its slot: runs of rows that cut no picture's span, each of them and each rest of
+    at least ``min_staged_rows`` rows. A pass takes rows of one or more slots through the layers in one plan, or in
+    consecutive slices of layers, one a plan, all STAGED segments of a plan with the same ``layers``. There is one pass
+    at a time. A slot that is closed meanwhile is left out of the slices that follow; nobody joins a pass that has
+    begun. A slot in passes has no other segments, empty block tables and no work, until IMPORT makes it an ordinary
+    slot. Its last prompt token follows as a DECODE row whose source is PROMPT.
     """
 
     number: int
@@ -235,7 +251,8 @@ class StepPlan:
 
     @property
     def num_rows(self) -> int:
-        return sum([segment.count for segment in self.segments])
+        """Of the shared batch; those of staged passes apart."""
+        return sum([segment.count for segment in self.segments if segment.layers is None])
 
 
 @attrs.frozen
@@ -297,8 +314,7 @@ class Capabilities:
     recomputable: bool
     """May a slot be dropped and prefilled again from its prompt and tokens?"""
     whole_image_blocks: bool
-    """Must an image's rows enter one prefill chunk together?"""
-    layer_slicing: bool
+    """Must an image's rows enter one prefill chunk together? Then prompts with images go through staged passes."""
     num_layers: int
     max_depth: int
     """Steps that may be in flight at once (1 or 2)."""
@@ -311,6 +327,12 @@ class Capabilities:
     """May plans hold SAVE and RESTORE?"""
     snapshots: bool = False
     """May plans hold CAPTURE and ADOPT?"""
+    min_staged_rows: int = 1
+    """Rows of the shortest staged pass."""
+    slice_layers: int = 0
+    """Layers of one slice of a staged pass, when it is cut so that others decode in between; 0: passes are not cut."""
+    bytes_per_staging: int = 0
+    """Of the staging cache that every slot has from start-up on."""
     images_recomputable: bool = True
     """May a slot with images be dropped and prefilled again, as far as ``recomputable`` allows it at all?"""
 

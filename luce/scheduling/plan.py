@@ -2,22 +2,21 @@
 
 Order of service (design §7): parked requests return before new ones are granted, both first in, first out, and none
 that does not fit with what it is promised; then one row for every decoding lane, under pressure as the ladder says
-(`pressure.py`); then prompt chunks in arrival order up to the prefill budget. A request that does not fit blocks
-those behind it, so nobody is overtaken (invariant I8).
-
-Staged passes have their place after the prompt chunks and come with the engines that need them.
+(`pressure.py`); then prompt chunks in arrival order up to the prefill budget; then a slice of a staged pass
+(`staged_passes.py`). A request that does not fit blocks those behind it, so nobody is overtaken (invariant I8).
 """
 
 from __future__ import annotations
 
 from luce.engines.seam import RowSource, Segment, SegmentKind
 from luce.scheduling.pressure import Growth, decode_growth, wants_decode_row
+from luce.scheduling.staged_passes import staged_segments
 from luce.scheduling.state import Decision, Grant, Lane, LoopState, Resume
 from luce.tuples import new_tuple
 
 __all__ = ["plan"]
 
-_DECODE, _LAST_SAMPLED = SegmentKind.DECODE, RowSource.LAST_SAMPLED
+_DECODE, _LAST_SAMPLED, _PROMPT = SegmentKind.DECODE, RowSource.LAST_SAMPLED, RowSource.PROMPT
 """Finding a member of an enumeration takes a while, and this is needed for every lane."""
 
 
@@ -45,6 +44,8 @@ def plan(state: LoopState) -> Decision:
     segments = _decode_rows(state, growth)
     if not state.run_ahead:
         segments += _prompt_chunks(state)
+        if state.limits.passes is not None:
+            segments += _staged_slice(state, alone=not segments)
     return Decision(segments=tuple(segments))
 
 
@@ -79,7 +80,18 @@ def _grants(state: LoopState) -> tuple[Grant, ...]:
 
 def _decode_rows(state: LoopState, growth: Growth) -> list[Segment]:
     return [
-        new_tuple(Segment, (lane.slot, _DECODE, lane.next_row, 1, _LAST_SAMPLED, True, None))
+        new_tuple(
+            Segment,
+            (
+                lane.slot,
+                _DECODE,
+                lane.next_row,
+                1,
+                _LAST_SAMPLED if lane.next_row >= lane.prompt_rows else _PROMPT,
+                True,
+                None,
+            ),
+        )
         for lane in state.lanes
         if wants_decode_row(lane, state.run_ahead) and lane.slot not in growth.held_back
     ]
@@ -88,7 +100,11 @@ def _decode_rows(state: LoopState, growth: Growth) -> list[Segment]:
 def _prompt_chunks(state: LoopState) -> list[Segment]:
     budget = state.limits.prefill_budget
     chunks: list[Segment] = []
-    prefilling = [lane for lane in state.lanes if lane.next_row < lane.prompt_rows and lane.runnable]
+    prefilling = [
+        lane
+        for lane in state.lanes
+        if lane.next_row < lane.prompt_rows and lane.runnable and not lane.imported
+    ]
     for lane in sorted(prefilling, key=_arrival):
         end = min(lane.ready_rows, lane.prompt_rows)
         if lane.cut_row is not None:
@@ -107,6 +123,19 @@ def _prompt_chunks(state: LoopState) -> list[Segment]:
             if budget == 0:
                 break
     return chunks
+
+
+def _staged_slice(state: LoopState, *, alone: bool) -> tuple[Segment, ...]:
+    """A slice takes long, and so may copies of staged prompts: they are not made in one step, so that streams pause for
+    one of them at a time. ``alone``: nothing else is in the step."""
+    if state.importing:
+        return ()
+    assert state.limits.passes is not None
+    # One that sits this step out, or whose client stalls, may want to go on before a whole pass is over.
+    alone = alone and all(lane.prefilling for lane in state.lanes)
+    joining = [lane for lane in state.lanes if lane.staged is not None] if state.staged_pass is None else []
+    ready = [(lane.slot, lane.next_row, lane.staged) for lane in sorted(joining, key=_arrival) if lane.staged]
+    return staged_segments(state.staged_pass, ready, state.limits.passes, alone)
 
 
 def _arrival(lane: Lane) -> int:

@@ -28,10 +28,10 @@ _ALL = Growth(frozenset())
 
 
 def wants_decode_row(lane: Lane, run_ahead: bool) -> bool:
-    """Would this lane decode in the next step, blocks aside?"""
+    """Would this lane decode in the next step, blocks aside? So does the last row of a staged prompt."""
     return (
         lane.runnable
-        and lane.prompt_rows <= lane.next_row < lane.last_row
+        and (lane.prompt_rows <= lane.next_row < lane.last_row or (lane.imported and lane.prefilling))
         and (lane.in_flight or not run_ahead)
     )
 

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import attrs
 
 from luce.engines.seam import Segment
+from luce.scheduling.staged_passes import PassLimits, StagedPass, StagedPrompt
 
 __all__ = [
     "Decision",
@@ -33,6 +34,8 @@ class Limits:
     block_size: int
     prefill_budget: int | None
     """Prompt rows per step over all lanes; None is the whole prompt at once."""
+    passes: PassLimits | None = None
+    """None for engines that know no staged passes."""
 
 
 @attrs.frozen
@@ -72,6 +75,10 @@ class Lane(NamedTuple):
     """Its state can be computed again from its prompt and tokens."""
     cut_row: int | None = None
     """A prompt chunk ends here at the latest, so that the state after this row can be captured."""
+    staged: StagedPrompt | None = None
+    """It waits to join a staged pass; not runnable."""
+    imported: bool = False
+    """Its prompt went through staged passes: only its last row is left, and goes along with the decode rows."""
 
     @property
     def prefilling(self) -> bool:
@@ -100,6 +107,10 @@ class LoopState:
     """Blocks that come free without anybody's doing: their owners are being saved or have ended."""
     parked: tuple[Parked, ...] = ()
     """The oldest parked requests that may return now, by arrival; never empty while any is parked."""
+    staged_pass: StagedPass | None = None
+    """The pass that is under way."""
+    importing: bool = False
+    """The next step copies staged prompts into their blocks."""
     admitting: bool = True
     """False when this plan may not grant slots."""
     run_ahead: bool = False

@@ -49,7 +49,6 @@ class StubEngine:
             images=images,
             recomputable=True,
             whole_image_blocks=False,
-            layer_slicing=False,
             num_layers=1,
             max_depth=1,
         )

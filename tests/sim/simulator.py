@@ -200,7 +200,8 @@ async def _break_things(service: Service, engine: WatchedEngine, faults: Faults,
         if kind == "steps":
             engine.fail_step(service.loop._number + 1)
         elif kind == "copies":
-            engine.fail_work(rng.choice(list(WorkKind)))
+            kinds_of_copies = [kind for kind in WorkKind if engine.does(kind)]
+            engine.fail_work(rng.choice(kinds_of_copies))
         elif engine.open_slots:
             engine.fail_row(rng.choice(sorted(engine.open_slots)))
 

@@ -18,7 +18,7 @@ from luce.actors.messages import EncodeFailed, ImageReady
 from luce.actors.request import Request
 from luce.actors.service import Service
 from luce.engines.fake.engine import FakeEngine, FakeTicket
-from luce.engines.seam import StepPlan
+from luce.engines.seam import StepPlan, WorkKind
 from luce.scheduling.plan import plan
 from luce.scheduling.state import Decision, LoopState, Park, ParkKind
 from luce.trace.events import EventRecord
@@ -36,6 +36,9 @@ class WatchedEngine(FakeEngine):
         self.plans = blake2b(digest_size=16)
         self.pictures: Counter[bytes] = Counter()
         """How often each was encoded."""
+
+    def does(self, kind: WorkKind) -> bool:
+        return kind is not WorkKind.IMPORT or self.capabilities.whole_image_blocks
 
     def launch(self, plan: StepPlan) -> FakeTicket:
         self.plans.update(repr(plan).encode())

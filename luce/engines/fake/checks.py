@@ -10,6 +10,7 @@ from weakref import WeakSet
 import attrs
 
 from luce.engines.fake.block_checks import BlockChecker
+from luce.engines.fake.staged_checks import StagedChecker
 from luce.engines.fake.violations import PlanError, require
 from luce.engines.seam import (
     Capabilities,
@@ -53,6 +54,7 @@ class PlanChecker:
         self._capabilities = capabilities
         self._slots: dict[int, _Slot] = {}
         self._blocks = BlockChecker(capabilities.num_blocks, capabilities.block_size)
+        self._staged = StagedChecker(capabilities)
         self._stored: dict[int, _Stored | None] = {}
         """By handle, until it is discarded; None where nothing was stored after all."""
         self._handles: set[int] = set()
@@ -77,6 +79,7 @@ class PlanChecker:
     def close(self, slot: int) -> None:
         require(slot in self._slots, f"slot {slot} is not open")
         del self._slots[slot]
+        self._staged.close(slot)
 
     def discard(self, handle: int) -> None:
         require(
@@ -115,12 +118,21 @@ class PlanChecker:
             fault = self._wrong_work(item)
             if fault:
                 raise PlanError(f"{item}: {fault}")
+        self._staged.slices([s for s in plan.segments if s.kind is SegmentKind.STAGED])
         seen: set[int] = set()
         for segment, table in zip(plan.segments, plan.block_tables, strict=True):
             slot = self._slots.get(segment.slot)
             if slot is None or segment.slot in seen:
                 raise PlanError(f"{segment}: the slot is not open, or named twice in the step")
             seen.add(segment.slot)
+            if segment.kind is SegmentKind.STAGED:
+                fault = "its table is not empty" if table else None
+                fault = fault or self._staged.wrong(segment, slot.spec, slot.rows)
+                if not segment.start:
+                    fault = fault or self._wrong_again(slot, 0)
+                if fault:
+                    raise PlanError(f"{segment}: {fault}")
+                continue
             fault = self._wrong_rows(slot, segment) or self._wrong_table(slot, segment, table)
             if fault:
                 raise PlanError(f"{segment}: {fault}")
@@ -133,7 +145,9 @@ class PlanChecker:
     def _wrong_rows(self, slot: _Slot, segment: Segment) -> str | None:
         start, end = segment.start, segment.start + segment.count
         if segment.layers is not None:
-            return "this engine does not slice layers"
+            return "only staged passes are sliced into layers"
+        if self._staged.staged(segment.slot):
+            return "its prompt is in staged passes"
         if segment.count < 1 or not 0 <= start <= slot.rows:
             return f"a gap after {slot.rows} rows"
         if start < slot.committed:
@@ -146,7 +160,8 @@ class PlanChecker:
             if not slot.length <= start <= slot.sampled_at:
                 return "no token was sampled at its start"
             return None
-        if segment.kind is not SegmentKind.PREFILL or end > slot.length:
+        last = segment.kind is SegmentKind.DECODE and segment.count == 1 and segment.sample
+        if not (segment.kind is SegmentKind.PREFILL or last) or end > slot.length:
             return f"not prefill of the prompt's {slot.length} rows"
         if segment.sample and end != slot.length:
             return "samples in the middle of the prompt"
@@ -183,12 +198,20 @@ class PlanChecker:
 
     def _wrong_work(self, item: SlotWork) -> str | None:
         allowed = self._capabilities
-        parks = item.kind in (WorkKind.SAVE, WorkKind.RESTORE)
-        if not (allowed.parking if parks else allowed.snapshots):
+        can = {
+            WorkKind.SAVE: allowed.parking,
+            WorkKind.RESTORE: allowed.parking,
+            WorkKind.IMPORT: allowed.whole_image_blocks,
+        }
+        if not can.get(item.kind, allowed.snapshots):
             return "this engine does not do that"
         slot = self._slots.get(item.slot)
         if slot is None:
             return "the slot is not open"
+        if item.kind is WorkKind.IMPORT:
+            return self._wrong_import(slot, item)
+        if self._staged.staged(item.slot):
+            return "its prompt is in staged passes"
         if item.kind in (WorkKind.SAVE, WorkKind.CAPTURE):
             return self._wrong_copy(slot, item)
         return self._wrong_fill(slot, item)
@@ -203,6 +226,15 @@ class PlanChecker:
         sampled_at = slot.sampled_at if slot.sampled_at == item.position else -1
         self._stored[item.handle] = _Stored(item.kind, item.position, sampled_at)
         return None
+
+    def _wrong_import(self, slot: _Slot, item: SlotWork) -> str | None:
+        fault = self._staged.imported(item.slot, item.position, slot.length)
+        if fault:
+            return fault
+        slot.table, slot.rows, slot.committed = item.blocks, item.position, item.position
+        return self._blocks.wrong_table(item.blocks) or self._blocks.write(
+            slot, item.blocks, 0, item.position
+        )
 
     def _wrong_fill(self, slot: _Slot, item: SlotWork) -> str | None:
         stored, position = self._stored.get(item.handle), item.position

@@ -30,12 +30,23 @@ from luce.engines.fake.audit import audit_blocks, audit_lane, audit_stored
 from luce.engines.fake.checks import PlanChecker, PlanError, require
 from luce.engines.fake.lanes import FakeModel
 from luce.engines.fake.reference import Script, encoded_rows
+from luce.engines.fake.staging import FakeStaging
 from luce.engines.fake.stored_states import FakeStates
 from luce.engines.fake.times import Times
-from luce.engines.seam import Capabilities, PatchImage, SlotSpec, StepPlan, StepResult, Ticket, WorkKind
+from luce.engines.seam import (
+    Capabilities,
+    Outcome,
+    PatchImage,
+    Segment,
+    SlotSpec,
+    StepPlan,
+    StepResult,
+    Ticket,
+    WorkKind,
+)
 from luce.errors import DeviceError
 
-__all__ = ["FakeEngine", "FakeTicket", "Mode", "fake_capabilities"]
+__all__ = ["FakeEngine", "FakeTicket", "Mode", "deepseek_capabilities", "fake_capabilities"]
 
 
 class Mode(enum.Enum):
@@ -60,7 +71,6 @@ def fake_capabilities(**changes: Any) -> Capabilities:
         images=True,
         recomputable=True,
         whole_image_blocks=False,
-        layer_slicing=False,
         num_layers=1,
         max_depth=2,
         bytes_per_token=8,
@@ -70,6 +80,24 @@ def fake_capabilities(**changes: Any) -> Capabilities:
         snapshots=True,
     )
     return attrs.evolve(small, **changes)
+
+
+def deepseek_capabilities(**changes: Any) -> Capabilities:
+    """The shape of DeepSeek V4: blocks of 128 rows, 43 layers in slices of 6, pictures taken whole in staged passes,
+    slots with pictures that cannot be computed again. 6 slots, 384 blocks, 8,192 rows of context."""
+    like = {
+        "num_slots": 6,
+        "block_size": 128,
+        "num_blocks": 384,
+        "max_context": 8192,
+        "whole_image_blocks": True,
+        "num_layers": 43,
+        "slice_layers": 6,
+        "min_staged_rows": 5,
+        "bytes_per_staging": 8192 * 16,
+        "images_recomputable": False,
+    }
+    return fake_capabilities(**(like | changes))
 
 
 @attrs.define(eq=False)
@@ -119,7 +147,8 @@ class FakeEngine:
             self._capabilities.vocab_size,
             script,
         )
-        self._states = FakeStates(self._model, self._capabilities)
+        self._staging = FakeStaging(self._model, self._capabilities)
+        self._states = FakeStates(self._model, self._capabilities, self._staging)
         self._uncollected: deque[FakeTicket] = deque()
         self._pending: deque[FakeTicket] = deque()
         """Launched and not executed; MANUAL only."""
@@ -319,6 +348,9 @@ class FakeEngine:
                 time.sleep(seconds)
             self._execute(ticket)
 
+    def _run(self, segment: Segment, table: tuple[int, ...]) -> Outcome:
+        return self._staging.run(segment) if segment.layers is not None else self._model.run(segment, table)
+
     def _execute(self, ticket: FakeTicket) -> None:
         plan = ticket.plan
         failure = self._failing_steps.pop(plan.number, None) if self._failing_steps else None
@@ -331,8 +363,7 @@ class FakeEngine:
                 ticket.result = DeviceError(failure)
             else:
                 work = tuple(map(self._states.run, plan.work))
-                run = self._model.run
-                outcomes = tuple(map(run, plan.segments, plan.block_tables))
+                outcomes = tuple(map(self._run, plan.segments, plan.block_tables))
                 ticket.result = StepResult(plan.number, outcomes, self._times.of_step(plan), work)
         except Exception as error:  # a bug; raised where the step is collected
             ticket.result = error

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from luce.engines.digest import content_digest
 from luce.engines.fake.lanes import FakeModel, Lane
+from luce.engines.fake.staging import FakeStaging
 from luce.engines.seam import Capabilities, SampledToken, SlotWork, WorkKind, WorkOutcome
 from luce.errors import DeviceError
 
@@ -42,8 +43,9 @@ class Stored:
 class FakeStates:
     """Stored states of one engine."""
 
-    def __init__(self, model: FakeModel, capabilities: Capabilities) -> None:
+    def __init__(self, model: FakeModel, capabilities: Capabilities, staging: FakeStaging) -> None:
         self._model = model
+        self._staging = staging
         self._capabilities = capabilities
         self.states: dict[int, Stored] = {}
         self.failing: Mapping[WorkKind, deque[str]] = {kind: deque() for kind in WorkKind}
@@ -61,7 +63,10 @@ class FakeStates:
             if item.kind in (WorkKind.SAVE, WorkKind.CAPTURE):
                 self.states[item.handle] = self._copy(item, lane)
                 return WorkOutcome(item.slot, self._nbytes(item.kind, item.position))
-            self._fill(item, lane)
+            if item.kind is WorkKind.IMPORT:
+                self._staging.copy_out(item, lane)
+            else:
+                self._fill(item, lane)
             return WorkOutcome(item.slot)
         except DeviceError as error:
             return WorkOutcome(item.slot, error=str(error))

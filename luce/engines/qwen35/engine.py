@@ -130,7 +130,6 @@ class Qwen35Engine:
             images=vision is not None,
             recomputable=True,
             whole_image_blocks=False,
-            layer_slicing=False,
             num_layers=text.num_layers,
             max_depth=max_depth,
             bytes_per_token=self.pool.bytes_per_token,

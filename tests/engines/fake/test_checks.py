@@ -39,8 +39,8 @@ BAD: list[tuple[str, Segment]] = [
     ("no token was sampled", decode(1, 0)),
     ("only a decode row", Segment(0, SegmentKind.DECODE, 10, 2, RowSource.LAST_SAMPLED, True)),
     ("only a decode row", Segment(0, SegmentKind.VERIFY, 10, 1, RowSource.LAST_SAMPLED, True)),
-    ("not prefill", Segment(1, SegmentKind.STAGED, 0, 5, RowSource.PROMPT, False)),
-    ("does not slice layers", Segment(1, SegmentKind.PREFILL, 0, 5, RowSource.PROMPT, False, (0, 1))),
+    ("not of a staged pass", Segment(1, SegmentKind.STAGED, 0, 5, RowSource.PROMPT, False)),
+    ("only staged passes", Segment(1, SegmentKind.PREFILL, 0, 5, RowSource.PROMPT, False, (0, 1))),
 ]
 
 
