@@ -50,7 +50,7 @@ def freeze(loop: StepLoop, *, run_ahead: bool) -> LoopState:
                     pressed and request.savable and memory.save_cost(request) <= room,
                     pressed and request.droppable,
                     cut_row(request) if points else None,
-                    request.staged_prompt if stages and request.machine.active("staging_ready") else None,
+                    request.staged_prompt if stages and request.wants_pass else None,
                     request.imported,
                 ),
             )

@@ -208,6 +208,11 @@ class Request:
         return _takes_rows(self.machine.current)
 
     @property
+    def wants_pass(self) -> bool:
+        """Does it wait to join a staged pass?"""
+        return self.machine.active("staging_ready")
+
+    @property
     def staged_prompt(self) -> StagedPrompt:
         """What goes through staged passes."""
         blocks = tuple((span.start, span.start + span.length) for span in self.spec.spans)

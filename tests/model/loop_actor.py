@@ -10,6 +10,7 @@ from luce.actors.step_loop import LoopGuards
 from luce.charts.explorer import Violation
 from luce.engines.seam import WorkKind
 from luce.scheduling.block_pool import blocks_for
+from luce.scheduling.staged_passes import without
 from tests.model.actor import Actor
 from tests.model.memory import Memory
 from tests.model.world import Request, Work
@@ -89,6 +90,8 @@ class LoopActor(Actor):
             self.post(request, "retired")
         else:
             loop.retiring |= {request.slot}
+            if "stay-in-pass" not in self.planted:
+                loop.staged_pass = without(loop.staged_pass, request.slot)
             if request.active("ending_finished") and self.world.options.keeps_answers:
                 position = request.computed_rows
                 self.add_work(Work(WorkKind.CAPTURE, request.slot, request.number, position))

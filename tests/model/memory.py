@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from types import SimpleNamespace
 
 from luce.actors.slot_memory import SlotMemory
+from luce.engines.seam import WorkKind
 from tests.model.world import Request, World
 
 __all__ = ["Memory"]
@@ -26,6 +27,10 @@ class Memory:
 
     def _taken(self, slot: int) -> int:
         return max(self._loop.held[slot], self._loop.reserved[slot])
+
+    @property
+    def importing(self) -> bool:
+        return any(work.kind is WorkKind.IMPORT for work in self._loop.work)
 
     def returning_blocks(self, ending: Iterable[Request]) -> int:
         slots = [request.slot for request in ending if request.slot is not None]

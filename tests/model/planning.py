@@ -10,6 +10,7 @@ from luce.actors.freeze import freeze
 from luce.charts.explorer import Violation
 from luce.engines.seam import WorkKind
 from luce.scheduling.plan import plan
+from luce.scheduling.staged_passes import pass_after
 from luce.scheduling.state import Decision, LoopState, ParkKind
 from tests.model.loop_actor import LoopActor
 from tests.model.memory import Memory
@@ -41,6 +42,7 @@ class Planning(LoopActor):
             retiring=loop.retiring,
             saving=loop.saving,
             flights=loop.flights,
+            staged_pass=loop.staged_pass,
             machine=SimpleNamespace(active=lambda state: state in loop.here.active),
         )
         state = freeze(seen, run_ahead=run_ahead)  # type: ignore[arg-type]
@@ -96,7 +98,7 @@ class Planning(LoopActor):
         """From the beginning, or from a prefix that is copied into the slot."""
         if hit and request.prompt_rows > 1:
             self.world.hits -= 1
-            request.next_row = request.computed_rows = request.prompt_rows - 1
+            request.start_at(request.prompt_rows - 1)
             self.grow(slot, request.computed_rows)
             self.add_work(Work(WorkKind.ADOPT, slot, request.number, request.computed_rows))
 
@@ -106,6 +108,8 @@ class Planning(LoopActor):
         request = self.world.requests[number]
         if any(slot in flight.slots for flight in loop.flights):
             raise Violation(f"request {number} is parked while a step holds rows of it")
+        if request.active("staging_in_pass") or request.active("staging_importing"):
+            raise Violation(f"request {number} is parked in a staged pass")
         if not saves and not request.recomputable:
             raise Violation(f"request {number} is dropped, and cannot be computed again")
         if saves:
@@ -142,6 +146,8 @@ class Planning(LoopActor):
             for one in work:
                 self._check_copy(one)
         for segment in decision.segments:
+            if segment.slot not in loop.running:
+                raise Violation(f"a plan holds a row of slot {segment.slot}, which nobody holds")
             number = loop.running[segment.slot]
             request = self.world.requests[number]
             end = segment.start + segment.count
@@ -152,15 +158,32 @@ class Planning(LoopActor):
                 raise Violation(
                     f"request {number}: a segment starts at {segment.start}, not {request.next_row}"
                 )
-            if (prefill and end > request.ready_rows) or (
-                not prefill and segment.start < request.prompt_rows
-            ):
+            staged = segment.layers is not None
+            ready = request.ready_rows if prefill or staged else end
+            if not (prefill or staged) and segment.start < request.prompt_rows and not request.imported:
+                ready = 0
+            if end > ready:
                 raise Violation(f"request {number}: rows up to {end} are not ready")
             if segment.slot in adopting:
                 raise Violation(f"request {number}: a row is planned before its prefix is there")
-            request.next_row = end
-            self.grow(segment.slot, end)
-            rows.append(Row(number, segment.slot, prefill, segment.start, segment.count, segment.sample))
+            if segment.layers is None or segment.layers[1] == self.world.options.layers:
+                request.next_row = end
+            if segment.layers is None:
+                self.grow(segment.slot, end)
+            elif segment.layers[0] == 0:
+                self.post(request, "pass.joined")
+            rows.append(
+                Row(
+                    number,
+                    segment.slot,
+                    prefill,
+                    segment.start,
+                    segment.count,
+                    segment.sample,
+                    segment.layers,
+                )
+            )
+        loop.staged_pass = pass_after(loop.staged_pass, decision.segments, self.world.options.layers)
         if rows or work:
             loop.flights += (Flight(tuple(rows), work),)
         self.feeds("plan.rows" if rows or work else "plan.empty")

@@ -17,6 +17,7 @@ class RequestTask(Actor):
         images = len(request.shape.spans)
         request.order = self.world.submitted
         request.arrived = (False,) * images
+        request.start_at(0)
         self.world.submitted += 1
         outcome = initial(self.charts["request"])
         assert outcome.then is not None
@@ -46,6 +47,7 @@ class RequestTask(Actor):
             request.arrived = ()
             request.next_row = request.computed_rows = request.num_generated = request.folded = 0
             request.finish, request.slot, request.full, request.cancelled = None, None, False, False
+            request.staged = request.layers_left = request.imported = False
 
     def outcome(self, request: Request) -> Outcome:
         """What its next message does to its chart. Takes the message in: for a copy."""
@@ -65,11 +67,14 @@ class RequestTask(Actor):
             request.finish = True if ends else None
         elif event == "chunk.done":
             request.computed_rows += message[1]
-        elif event == "park.drop" or (
-            event in ("restore.failed", "adoption.failed") and request.recomputable
+        elif event == "slice.done":
+            request.computed_rows += message[1]
+            request.layers_left = message[2]
+        elif event in ("park.drop", "adoption.failed") or (
+            event == "restore.failed" and request.recomputable
         ):
             request.folded = request.num_generated
-            request.next_row = request.computed_rows = 0
+            request.start_at(0)
         elif event == "image.ready":
             request.arrived = tuple(r or n == message[1] for n, r in enumerate(request.arrived))
 

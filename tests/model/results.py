@@ -7,7 +7,7 @@ from collections.abc import Collection
 from luce.charts.explorer import Violation
 from luce.engines.seam import WorkKind
 from tests.model.loop_actor import LoopActor
-from tests.model.world import Request, Work
+from tests.model.world import Request, Row, Work
 
 __all__ = ["Results"]
 
@@ -32,7 +32,9 @@ class Results(LoopActor):
             if fails:
                 self.post(request, "step.failed")
                 continue
-            if row.slot not in loop.retiring and row.start + row.count in request.capture_points:
+            if row.layers is not None:
+                self._end_slice(request, row, row.layers[1])
+            elif row.slot not in loop.retiring and row.start + row.count in request.capture_points:
                 position = row.start + row.count
                 self.add_work(Work(WorkKind.CAPTURE, row.slot, row.request, position))
             if row.prefill:
@@ -42,12 +44,24 @@ class Results(LoopActor):
         for slot in sorted(loop.retiring):
             self.release_if_still(slot)
 
+    def _end_slice(self, request: Request, row: Row, layer: int) -> None:
+        loop = self.world.loop
+        done = layer == self.world.options.layers
+        self.post(request, "slice.done", row.count if done else 0, not done)
+        if done and row.start + row.count == request.prompt_rows - 1 and row.slot not in loop.retiring:
+            self.grow(row.slot, request.next_row)
+            self.add_work(Work(WorkKind.IMPORT, row.slot, row.request, request.next_row))
+
     def _end_work(self, work: Work, failed: bool) -> None:
         loop = self.world.loop
         request = self.world.requests[work.request]
         if loop.running.get(work.slot) != work.request:
             raise Violation(f"a copy of request {work.request} was made in slot {work.slot}, freed meanwhile")
         if work.kind is WorkKind.CAPTURE:
+            return
+        if work.kind is WorkKind.IMPORT:
+            request.imported = not failed
+            self.post(request, "step.failed" if failed else "prefix.imported")
             return
         if work.kind is WorkKind.ADOPT:
             if failed:
@@ -71,7 +85,7 @@ class Results(LoopActor):
             self.post(request, "resume")
 
     def _end_bad_adoption(self, request: Request, slot: int) -> None:
-        """The prefix is no good: the request starts over, or ends."""
+        """The prefix is no good: the request starts over."""
         loop = self.world.loop
         if slot in loop.retiring:
             return

@@ -17,6 +17,7 @@ Planted defects, each of which the exploration must find:
     overtake-parked slots are granted while somebody is parked
     early-adopted   rows of a request are planned before the prefix that it starts from is in its slot
     no-capture-wait the next chunk does not wait for a copy that is to be made before it
+    stay-in-pass    rows of a request that has ended stay in the pass
 Defects of a chart are planted by `Options.charts`.
 """
 

@@ -45,6 +45,12 @@ TIGHT: dict[str, Any] = {"blocks": 5, "block_size": 1}
 CAPTURED = Shape(prompt_rows=3, capture_points=(2,))
 CAPTURED_IMAGE = Shape(prompt_rows=3, spans=((0, 1),), capture_points=(1,))
 FIXED = Shape(prompt_rows=2, recomputable=False)
+# On an engine that takes pictures whole: two layers, one a slice.
+WHOLE = Shape(prompt_rows=2, spans=((0, 1),), whole=True, recomputable=False)
+WHOLE_SHORT = attrs.evolve(WHOLE, max_tokens=1)
+WHOLE_TWO = Shape(prompt_rows=3, spans=((0, 1), (1, 1)), max_tokens=1, whole=True, recomputable=False)
+WHOLE_AGAIN = attrs.evolve(WHOLE, recomputable=True)
+PASSES: dict[str, Any] = {"layers": 2}
 
 SCENARIOS = {
     "nothing goes wrong": Options((TWO_CHUNKS, TWO_IMAGES)),
@@ -97,6 +103,24 @@ SCENARIOS = {
     "two show two pictures in opposite order": Options((SHARED_AB, SHARED_BA), image_failures=1),
     "one of two that show a picture is dropped": Options((LONG, SHARED_LONG), kept_images=1, **TIGHT),
     "two show one picture, then drain": Options((SHARED, SHARED), drains=2),
+    "staged, beside text": Options((TEXT, WHOLE), **PASSES),
+    "staged, two passes": Options((SHORT, WHOLE_TWO), **PASSES),
+    "staged, two share a pass, and both clients go away": Options(
+        (WHOLE_SHORT, WHOLE_SHORT), cancels=2, prefill_budget=2, **PASSES
+    ),
+    "staged, the text client goes away": Options((WHOLE, TEXT), cancels=1, **PASSES),
+    "staged, steps and images fail": Options(
+        (WHOLE, WHOLE_TWO), step_failures=1, image_failures=1, prefill_budget=2, **PASSES
+    ),
+    "staged, copies fail": Options((TEXT, WHOLE), copy_failures=1, cancels=1, **PASSES),
+    "staged, a client stalls": Options((SHORT, WHOLE), stalls=1, client_timeouts=True, **PASSES),
+    "staged, then drain": Options((SHORT, WHOLE), drains=2, **PASSES),
+    "pressure, staged ones are never parked": Options(
+        (LONG, WHOLE), saves=9, blocks=6, block_size=1, **PASSES
+    ),
+    "pressure, staged ones that can be built again": Options(
+        (LONG, WHOLE_AGAIN), saves=2, blocks=5, block_size=1, cancels=1, **PASSES
+    ),
     "pressure, a third one waits": Options((LONG, LONG, SHORT), saves=9, **TIGHT),
     "a prefix is found and captured, and the client goes away": Options(
         (SHORT, CAPTURED), hits=1, cancels=1, keeps_answers=True
@@ -120,8 +144,7 @@ SCENARIOS = {
     ),
 }
 
-# Parts of the request chart that no actor uses yet, and a client that stalls before there is anything to read.
-NOT_BUILT = {"staging_ready", "staging_in_pass", "staging_importing"}
+# A client cannot stall before there is anything to read.
 BEFORE_TOKENS = {"queued", "encoding", "staging"}
 
 
@@ -170,7 +193,7 @@ def test_scenario(name: str, depth: int, visited: dict[str, set[Configuration]])
 
 
 def test_every_configuration_was_visited(visited: dict[str, set[Configuration]]) -> None:
-    """All that can be reached without passes. Runs after the scenarios."""
+    """Runs after the scenarios."""
     if len(visited) < 2 * len(SCENARIOS):
         pytest.skip("not all scenarios ran")
     seen = set[Configuration]().union(*visited.values())
@@ -181,9 +204,9 @@ def test_every_configuration_was_visited(visited: dict[str, set[Configuration]])
                 continue
             stalled_early = "stalled" in here.active and here.active & BEFORE_TOKENS
             assert name == "request", here
-            assert here.active & NOT_BUILT or stalled_early, here
+            assert stalled_early, here
             left_out.append(here)
-    assert len(left_out) == 9
+    assert len(left_out) == 6, left_out
     print("\nleft out:", *(" ".join(here.states) for here in left_out), sep="\n  ")
 
 
@@ -240,6 +263,10 @@ DEFECTS = {
     "no-capture-wait": (
         Options((LONG, CAPTURED), depth=2, blocks=9),
         "request 1: row 2 is copied after 1 more rows",
+    ),
+    "stay-in-pass": (
+        Options((WHOLE, WHOLE), cancels=1, prefill_budget=2, **PASSES),
+        "a plan holds a row of slot 1, which nobody holds",
     ),
     "overtake-parked": (Options((LONG, LONG, SHORT), saves=9, **TIGHT), "overtakes the parked request"),
 }

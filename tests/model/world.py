@@ -16,6 +16,7 @@ from luce.actors.request import DROPPABLE as _DROPPABLE
 from luce.charts.interpreter import Configuration
 from luce.engines.seam import WorkKind
 from luce.scheduling.image_cache import ImageCache
+from luce.scheduling.staged_passes import PassLimits, StagedPass, StagedPrompt
 from luce.scheduling.state import Limits
 from tests.model.pictures import EMPTY
 
@@ -38,6 +39,8 @@ class Shape:
     recomputable: bool = True
     capture_points: tuple[int, ...] = ()
     """Prompt rows after which its state is copied for the prefix cache."""
+    whole: bool = False
+    """Its pictures are taken whole, in staged passes."""
 
 
 @attrs.frozen
@@ -50,6 +53,8 @@ class Options:
     blocks: int = 6
     block_size: int = 2
     prefill_budget: int | None = 1
+    layers: int = 0
+    """Of a model with staged passes, one a slice; 0: a model without them."""
     cancels: int = 0
     """Requests whose client may go away, counted from the last one."""
     stalls: int = 0
@@ -83,7 +88,9 @@ class Options:
     limits: Limits = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        object.__setattr__(self, "limits", Limits(self.slots, self.block_size, self.prefill_budget))
+        rows = self.prefill_budget or 99
+        passes = PassLimits(self.layers, 1, 1, rows, rows) if self.layers else None
+        object.__setattr__(self, "limits", Limits(self.slots, self.block_size, self.prefill_budget, passes))
 
     def fires(self, event: str) -> bool:
         """May a request's timer for this event run out?"""
@@ -102,10 +109,11 @@ class Row:
     start: int
     count: int
     sample: bool
+    layers: tuple[int, int] | None = None
 
 
 class Work(NamedTuple):
-    """A copy of a slot's state to host memory or back: `luce.engines.seam.SlotWork`."""
+    """A copy of a slot's state, or of a staged prompt into its blocks: `luce.engines.seam.SlotWork`."""
 
     kind: WorkKind
     slot: int
@@ -154,12 +162,28 @@ class Request:
     """Generated tokens that are part of the prompt, since the request was dropped."""
     saved_rows: int | None = None
     """Rows of its state in host memory."""
-
-    capabilities = SimpleNamespace(whole_image_blocks=False)
+    staged: bool = False
+    layers_left: bool = False
+    imported: bool = False
 
     @property
     def capture_points(self) -> tuple[int, ...]:
         return self.shape.capture_points
+
+    def start_at(self, row: int) -> None:
+        self.next_row = self.computed_rows = row
+        self.staged = self.shape.whole and any(first + rows > row for first, rows in self.shape.spans)
+        self.imported = False
+
+    @property
+    def wants_pass(self) -> bool:
+        return self.active("staging_ready")
+
+    @property
+    def staged_prompt(self) -> StagedPrompt:
+        blocks = tuple((first, first + rows) for first, rows in self.shape.spans)
+        end = self.prompt_rows - 1
+        return StagedPrompt(blocks, end, min(self.ready_rows, end), min_rows=1)
 
     @property
     def missing_images(self) -> list[int]:
@@ -185,7 +209,7 @@ class Request:
 
     @property
     def savable(self) -> bool:
-        return self.active("decoding")
+        return self.recomputable and self.active("decoding")
 
     @property
     def hold(self) -> int | None:
@@ -236,6 +260,9 @@ class Request:
             self.cancelled,
             self.folded,
             self.saved_rows,
+            self.staged,
+            self.layers_left,
+            self.imported,
         )
 
 
@@ -261,6 +288,7 @@ class Loop:
     reserved: dict[int, int] = attrs.field(factory=dict)
     window: bool = False
     """The coalescing timer is armed."""
+    staged_pass: StagedPass | None = None
 
     def adopting(self, slot: int) -> bool:
         """Is the copy of a prefix into this slot still to be made?"""
@@ -281,6 +309,7 @@ class Loop:
             tuple(sorted(self.held.items())),
             tuple(sorted(self.reserved.items())),
             self.window,
+            self.staged_pass,
         )
 
 
@@ -343,9 +372,7 @@ class World:
     @classmethod
     def thaw(cls, options: Options, state: tuple[Any, ...]) -> World:
         requests, loop, encoder, counters = state
-        here, mailbox, waiting, running, parked, retiring, saving, work, flights, held, reserved, window = (
-            loop
-        )
+        here, mailbox, waiting, running, parked, retiring, saving, work, flights, held, reserved, *rest = loop
         return cls(
             options,
             [Request(n, options.shapes[n], *fields) for n, fields in enumerate(requests)],
@@ -362,7 +389,7 @@ class World:
                 flights,
                 dict(held),
                 dict(reserved),
-                window,
+                *rest,
             ),
             Encoder(*encoder),
             *counters,

@@ -64,8 +64,8 @@ def test_long_soak(depth: int) -> None:
 
 @pytest.mark.parametrize("depth", [1, 2])
 def test_pictures_that_cannot_be_computed_again(depth: int) -> None:
-    """Their requests are promised all their blocks, and saved, but never dropped (I4, I12; see `watch.py`)."""
-    report = serve_crowd(14, 300, depth=depth, images_recomputable=False)
+    """Their requests are promised all their blocks, and never parked (I4, I12; see `watch.py`)."""
+    report = serve_crowd(16, 300, depth=depth, images_recomputable=False)
     check_results(report.results, FAULTY)
     assert report.metrics.drops and report.metrics.saves
 

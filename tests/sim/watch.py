@@ -117,8 +117,8 @@ class Watch:
                 self._break(record, "overtakes a parked request")
             if any(request.order > other for other in loop.waiting):
                 self._break(record, "overtakes an earlier request")
-        elif record.event == "park.drop" and not request.recomputable:
-            self._break(record, "is dropped and cannot be computed again")
+        elif record.event in ("park.drop", "park.save") and not (request.recomputable or request.prefix_lost):
+            self._break(record, "is parked and cannot be computed again")
         if FINAL & set(record.configuration):
             held = self._held(request)
             if held:
