@@ -20,6 +20,10 @@ class StepMetrics:
     """Sum over steps of requests in the step: lanes / steps is the mean batch."""
     max_lanes: int = 0
     device_seconds: float = 0.0
+    passes: int = 0
+    """Staged passes begun."""
+    shared_passes: int = 0
+    """Of these, passes of more than one request."""
     saves: int = 0
     """Slots saved to host memory under pressure."""
     drops: int = 0

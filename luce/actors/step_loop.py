@@ -281,7 +281,7 @@ class StepLoop:
             if segment.layers is not None and segment.layers[0] == 0:
                 request.mailbox.put(Plain("pass.joined"))
         if self.limits.passes is not None:
-            self.staged_pass = pass_after(self.staged_pass, segments, self._num_layers)
+            self._note_pass(segments)
         self.flights.append(
             Flight(step, self.engine.launch(step), requests, tuple(request for _, request in items))
         )
@@ -291,6 +291,12 @@ class StepLoop:
         metrics.rows += step.num_rows
         metrics.lanes += len(segments)
         metrics.max_lanes = max(metrics.max_lanes, len(segments))
+
+    def _note_pass(self, segments: tuple[Segment, ...]) -> None:
+        begun = sum(segment.layers is not None and segment.layers[0] == 0 for segment in segments)
+        self.metrics.passes += begun > 0
+        self.metrics.shared_passes += begun > 1
+        self.staged_pass = pass_after(self.staged_pass, segments, self._num_layers)
 
     # -- results --------------------------------------------------------------------------------------------------
 

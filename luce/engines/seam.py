@@ -233,9 +233,10 @@ class StepPlan:
     in passes, into a staging cache of its slot: runs of rows that cut no picture's span, each of them and each rest of
     at least ``min_staged_rows`` rows. A pass takes rows of one or more slots through the layers in one plan, or in
     consecutive slices of layers, one a plan, all STAGED segments of a plan with the same ``layers``. There is one pass
-    at a time. A slot that is closed meanwhile is left out of the slices that follow; nobody joins a pass that has
-    begun. A slot in passes has no other segments, empty block tables and no work, until IMPORT makes it an ordinary
-    slot. Its last prompt token follows as a DECODE row whose source is PROMPT.
+    at a time, and nobody joins one that has begun. Slots may be left out of the slices that follow, or a new pass be
+    begun instead of them: a slot that is left out in the middle of a pass can only be closed. A slot in passes has no
+    other segments, empty block tables and no work, until IMPORT makes it an ordinary slot. Its last prompt token
+    follows as a DECODE row whose source is PROMPT.
     """
 
     number: int

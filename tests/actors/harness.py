@@ -189,7 +189,8 @@ def check_clean(service: Service, engine: FakeEngine) -> None:
 def path_of(service: Service, request: str) -> list[str]:
     """The phases that a request went through, in order."""
     known = (
-        "queued", "encoding", "staging_chunk", "staging_wait_rows", "decoding", "parked_saved", "parked_dropped",
+        "queued", "encoding", "staging_chunk", "staging_wait_rows", "staging_ready",
+        "staging_in_pass", "staging_importing", "decoding", "parked_saved", "parked_dropped",
         "ending_finished", "ending_failed", "ending_cancelled", "finished", "failed", "cancelled",
     )  # fmt: skip
     path: list[str] = []

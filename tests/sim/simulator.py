@@ -65,6 +65,8 @@ class Result:
     client: Client
     refused: LuceError | None = None
     tokens: list[SampledToken] = attrs.field(factory=list)
+    times: list[float] = attrs.field(factory=list)
+    """When each piece came, in virtual seconds."""
     end: End | None = None
     cached: int = 0
 
@@ -181,6 +183,7 @@ async def _read(handle: Handle, result: Result) -> None:
     pieces = 0
     while isinstance(item := await handle.next(), Delta):
         result.tokens += item.tokens
+        result.times.append(trio.current_time())
         pieces += 1
         if pieces == client.leaves_after:
             handle.cancel()

@@ -70,6 +70,17 @@ def test_pictures_that_cannot_be_computed_again(depth: int) -> None:
     assert report.metrics.drops and report.metrics.saves
 
 
+@pytest.mark.parametrize("depth", [1, 2])
+@pytest.mark.parametrize("recomputable", [True, False])
+def test_pictures_in_staged_passes(recomputable: bool, depth: int) -> None:
+    shape = {"whole_image_blocks": True, "num_layers": 5, "slice_layers": 2, "min_staged_rows": 2}
+    report = serve_crowd(24, 300, depth=depth, images_recomputable=recomputable, **shape)
+    check_results(report.results, FAULTY)
+    assert report.metrics.passes and report.metrics.shared_passes
+    assert report.events["request slice.done"] > 2 * report.events["request prefix.imported"] > 0
+    assert report.metrics.saves and report.prefixes.hits
+
+
 def test_without_faults_nothing_fails_but_by_the_clock() -> None:
     report = serve_crowd(13, 300, depth=2, faults=CALM)
     check_results(report.results, CALM)

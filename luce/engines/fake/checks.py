@@ -128,7 +128,7 @@ class PlanChecker:
             if segment.kind is SegmentKind.STAGED:
                 fault = "its table is not empty" if table else None
                 fault = fault or self._staged.wrong(segment, slot.spec, slot.rows)
-                if not segment.start:
+                if segment.start == 0 and segment.layers and segment.layers[0] == 0:
                     fault = fault or self._wrong_again(slot, 0)
                 if fault:
                     raise PlanError(f"{segment}: {fault}")

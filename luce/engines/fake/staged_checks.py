@@ -30,14 +30,15 @@ class StagedChecker:
         self._slots: dict[int, _Staged] = {}
         """Those with staged rows that are not copied to blocks yet."""
         self._passing: set[int] = set()
+        self._left_out: set[int] = set()
+        """Slots that a pass went on without."""
         self._layer = 0
         """The first one that the pass under way has not been through."""
 
     def close(self, slot: int) -> None:
         self._slots.pop(slot, None)
         self._passing.discard(slot)
-        if not self._passing:
-            self._layer = 0
+        self._left_out.discard(slot)
 
     def staged(self, slot: int) -> bool:
         """Does it have staged rows, so that nothing else may be asked of it?"""
@@ -56,11 +57,14 @@ class StagedChecker:
             raise PlanError(f"{segments[0]}: not of a staged pass of this engine")
         if any(segment.layers != layers for segment in segments):
             raise PlanError(f"one plan holds slices of different layers: {list(segments)}")
-        if layers[0] != self._layer or not layers[0] < layers[1] <= self._capabilities.num_layers:
-            raise PlanError(f"layers {layers} when the pass under way is at layer {self._layer}")
         slots = {segment.slot for segment in segments}
-        if self._layer and slots != self._passing:
+        if layers[0] not in (0, self._layer) or not layers[0] < layers[1] <= self._capabilities.num_layers:
+            raise PlanError(f"layers {layers} when the pass under way is at layer {self._layer}")
+        if layers[0] and not slots <= self._passing:
             raise PlanError(f"slots {sorted(self._passing)} are in the pass, and {sorted(slots)} go on")
+        self._left_out |= self._passing - slots if layers[0] else self._passing
+        if slots & self._left_out:
+            raise PlanError(f"slots {sorted(slots & self._left_out)} go on, which a pass has left out")
         last = layers[1] == self._capabilities.num_layers
         self._layer = 0 if last else layers[1]
         self._passing = set() if last else slots
