@@ -67,7 +67,7 @@ def test_pictures_that_cannot_be_computed_again(depth: int) -> None:
     """Their requests are promised all their blocks, and never parked (I4, I12; see `watch.py`)."""
     report = serve_crowd(16, 300, depth=depth, images_recomputable=False)
     check_results(report.results, FAULTY)
-    assert report.metrics.drops and report.metrics.saves
+    assert report.metrics.saves
 
 
 @pytest.mark.parametrize("depth", [1, 2])
