@@ -225,7 +225,7 @@ async def test_b45_b133_cancelled_in_every_state(engine: str, state: str, depth:
         assert isinstance(policy, ParkEveryone) and policy.parked[SAVE] and policy.parked[DROP]
 
 
-@pytest.mark.parametrize("kind", WorkKind)
+@pytest.mark.parametrize("kind", [kind for kind in WorkKind if kind is not WorkKind.IMPORT])
 @pytest.mark.parametrize("depth", [1, 2])
 async def test_b45_cancelled_while_a_copy_is_made(engine: str, kind: WorkKind, depth: int) -> None:
     """Of its state to host memory and back, for the prefix cache and from there."""

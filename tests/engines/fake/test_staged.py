@@ -171,7 +171,7 @@ def test_modelled_times_of_slices_and_copies() -> None:
 MISSING = attrs.evolve(TWO, image_rows=[TWO.image_rows[0], None])
 BAD = {
     "layers": ([staged(0, 0, 18, (6, 12))], "under way is at layer 0"),
-    "no layers": ([attrs.evolve(staged(0, 0, 18), layers=None)], "not of a staged pass"),
+    "no layers": ([staged(0, 0, 18)._replace(layers=None)], "not of a staged pass"),
     "too many layers": ([staged(0, 0, 18, (0, 44))], "layers"),
     "different layers": ([staged(0, 0, 18, (0, 6)), staged(1, 0, 28, (0, 7))], "different layers"),
     "cuts a picture": ([staged(0, 0, 8)], "splits"),
@@ -181,7 +181,7 @@ BAD = {
     "the last row": ([staged(0, 0, 19)], "shorter than 5"),
     "a gap": ([staged(0, 6, 12)], "0 rows are staged"),
     "text": ([staged(2, 0, 19)], "without pictures"),
-    "sampling": ([attrs.evolve(staged(0, 0, 18), sample=True)], "sample nothing"),
+    "sampling": ([staged(0, 0, 18)._replace(sample=True)], "sample nothing"),
     "a picture that is not there": ([staged(3, 0, 28)], "image 1 is not there"),
 }
 
