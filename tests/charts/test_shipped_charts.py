@@ -59,6 +59,15 @@ def test_only_late_results_are_legal_in_ending() -> None:
             assert not any(step(here, event) for event in forbidden), here
 
 
+def test_a_pass_is_never_parked() -> None:
+    """Invariant I4, on the chart alone: its rows are in no block yet, so there is nothing to save and all to lose."""
+    chart = load_chart("request")
+    in_pass = [here for here in reachable(chart) if {"staging_in_pass", "staging_importing"} & here.active]
+    assert len(in_pass) == 4
+    for here in in_pass:
+        assert not step(here, "park.save") and not step(here, "park.drop")
+
+
 def test_the_loop_never_runs_ahead_twice_and_keeps_count() -> None:
     """Results are handed out once a step, and at most two steps are in flight."""
     for here in reachable(load_chart("loop")):

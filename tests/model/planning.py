@@ -63,6 +63,8 @@ class Planning(LoopActor):
         if "early-adopted" in self.planted:
             lanes = tuple(lane._replace(runnable=seen.running[lane.slot].runnable) for lane in state.lanes)
             state = attrs.evolve(state, lanes=lanes)
+        if "grants-closed" in self.planted:
+            state = attrs.evolve(state, admitting=True)
         if "overtake-parked" in self.planted:
             state = attrs.evolve(state, parked=())
         return state
@@ -78,7 +80,9 @@ class Planning(LoopActor):
         for park in decision.parks:
             self._park(park.slot, saves=park.kind is ParkKind.SAVE)
         for slot in decision.fails:
-            self.post(self.world.requests[self.world.loop.running[slot]], "step.failed")
+            # Every request of a scenario fits into the pool alone, so somebody could have given way, or none was let
+            # in who cannot (I12).
+            raise Violation(f"request {self.world.loop.running[slot]} is given up")
 
     def _grant(self, number: int, slot: int, hit: bool) -> None:
         loop = self.world.loop

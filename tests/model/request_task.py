@@ -90,5 +90,7 @@ class RequestTask(Actor):
                 limited = request.number >= len(options.shapes) - options.deadlines
                 if send.event == "deadline.expired" and not limited:
                     continue
+                if send.delay is None and "keeps-timers" in self.planted:
+                    continue
                 armed = {send.event}
                 request.timers = request.timers - armed if send.delay is None else request.timers | armed

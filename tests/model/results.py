@@ -37,6 +37,8 @@ class Results(LoopActor):
             elif row.slot not in loop.retiring and row.start + row.count in request.capture_points:
                 position = row.start + row.count
                 self.add_work(Work(WorkKind.CAPTURE, row.slot, row.request, position))
+            if row.prefill and "echoes" in self.planted:
+                self.post(request, "chunk.done", 0)
             if row.prefill:
                 self.post(request, "chunk.done", row.count)
             if row.sample:

@@ -14,10 +14,11 @@ from typing import Any
 import attrs
 import pytest
 
-from luce.charts.explorer import Exploration, Fault, explore, reachable
+from luce.charts.explorer import Fault, explore, reachable
 from luce.charts.interpreter import Configuration
 from luce.charts.loader import chart_path, load_chart, parse_chart
-from tests.model.system import State, System
+from tests.model.system import System
+from tests.model.verdict import check, run
 from tests.model.world import Options, Shape, quiet
 
 TEXT = Shape(prompt_rows=1)
@@ -148,14 +149,6 @@ SCENARIOS = {
 BEFORE_TOKENS = {"queued", "encoding", "staging"}
 
 
-def run(options: Options) -> tuple[System, Exploration[State]]:
-    system = System(options)
-    found = explore(system, limit=1_000_000)
-    assert not found.faults, str(found.faults[0])
-    assert found.complete
-    return system, found
-
-
 @pytest.fixture(scope="module")
 def visited() -> Iterator[dict[str, set[Configuration]]]:
     """Configurations seen, by scenario; filled in by the scenarios' tests."""
@@ -166,20 +159,9 @@ def visited() -> Iterator[dict[str, set[Configuration]]]:
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_scenario(name: str, depth: int, visited: dict[str, set[Configuration]]) -> None:
     options = attrs.evolve(SCENARIOS[name], depth=depth)
-    system, found = run(options)
-    deadlocks = found.stuck(system.done)
-    assert not deadlocks, found.path(deadlocks[0])
-    lost = found.cut_off(system.done)
-    assert not lost, found.path(lost[0])
+    system, found = check(options)
     if name.startswith("pressure"):
         assert any("parked" in here.active for here in system.seen), "nobody had to give way"
-    if options.drains:
-        open_for_ever = [s for s in found.cut_off(system.stopped) if system.draining(s)]
-        assert not open_for_ever, found.path(open_for_ever[0])
-    # I13, beside one message for each image: a step's results (chunk.done and token); what ends a request early adds
-    # `retired` and `dropped` behind them; a client that stalls adds its own.
-    early = options.cancels or options.drains or options.step_failures or options.stalls or options.deadlines
-    assert system.longest_mailbox <= 2 + (2 if early else 0) + options.stalls + bool(options.deadlines)
     visited[f"{name}, depth {depth}"] = system.seen
     # Checked both ways: deliveries that commute, in every order and in one.
     reduced, fewer = run(attrs.evolve(options, reduced=True))

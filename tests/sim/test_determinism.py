@@ -6,12 +6,17 @@ Not the schedule of trio's tasks, not the machine's speed, not Python's hash see
 from __future__ import annotations
 
 import os
+import random
 import subprocess
 import sys
 from pathlib import Path
 
+import attrs
 import pytest
 
+from luce.scheduling.plan import plan
+from luce.scheduling.state import Decision, LoopState
+from tests.sim import watch
 from tests.sim.crowd import serve_crowd
 
 ROOT = Path(__file__).parents[2]
@@ -43,3 +48,16 @@ def test_two_processes_give_the_same_log(depth: int) -> None:
 
 def test_another_seed_gives_another_log() -> None:
     assert len({log(5, 1), log(6, 1), log(5, 2)}) == 3
+
+
+def test_a_policy_that_throws_dice_gives_another_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The trap is set: what is not drawn from the seed shows."""
+    dice = random.SystemRandom()
+
+    def throwing(state: LoopState) -> Decision:
+        lanes = list(state.lanes)
+        dice.shuffle(lanes)
+        return plan(attrs.evolve(state, lanes=tuple(lanes)))
+
+    monkeypatch.setattr(watch, "plan", throwing)
+    assert log(5, 1) != log(5, 1)
