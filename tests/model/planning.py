@@ -63,6 +63,8 @@ class Planning(LoopActor):
         if "early-adopted" in self.planted:
             lanes = tuple(lane._replace(runnable=seen.running[lane.slot].runnable) for lane in state.lanes)
             state = attrs.evolve(state, lanes=lanes)
+        if "single" in self.planted and len(loop.running) == 1:
+            state = attrs.evolve(state, waiting=())
         if "grants-closed" in self.planted:
             state = attrs.evolve(state, admitting=True)
         if "overtake-parked" in self.planted:

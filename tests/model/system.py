@@ -17,6 +17,7 @@ Planted defects, each of which the exploration must find:
     overtake-parked slots are granted while somebody is parked
     early-adopted   rows of a request are planned before the prefix that it starts from is in its slot
     short-promise   one that cannot be computed again is promised no more than others
+    single          nobody is let in while a request has the engine to itself
     keeps-timers    a timer goes on when its state is left
     deaf-encoder    a drop is not answered while a picture is being encoded
     echoes          a chunk is reported twice, once with no rows
