@@ -22,7 +22,6 @@ All of it presumes the turn rule, so the defect of having none is looked for wit
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
 
 from luce.charts.interpreter import Configuration, Outcome
@@ -70,7 +69,7 @@ def _result_is_captured(world: World, number: int) -> bool:
 def _request_alone(world: World, request: Request, task: RequestTask) -> bool:
     if ("encode", request.number) in world.encoder.mailbox:
         return False
-    outcome = task.outcome(copy.copy(request))
+    outcome = task.outcome(request.copy())
     if outcome.then is None:
         return True  # a fault, whenever it comes
     return all(_unseen(world, request, outcome, send.target, send.event) for send in outcome.sends)

@@ -30,6 +30,7 @@ Defects of a chart are planted by `Options.charts`.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 from itertools import combinations
 from typing import Any
 
@@ -51,6 +52,13 @@ __all__ = ["System"]
 State = tuple[Any, ...]
 
 
+@cache
+def _steps_in(loop: Configuration) -> int:
+    """How many steps are in flight while the loop is there."""
+    steps = {"in_flight_one": 1, "in_flight_two": 2, "turn_beside": 1, "planning_beside": 1}
+    return next((count for state, count in steps.items() if state in loop.active), 0)
+
+
 class System:
     """`luce.charts.explorer.Model` of one `Options`."""
 
@@ -60,14 +68,18 @@ class System:
         self.charts = {name: given.get(name) or load_chart(name) for name in ("request", "loop", "encoder")}
         self.seen: set[Configuration] = set()
         self.longest_mailbox = 0
+        self._thawed: tuple[State | None, World] = None, self._begin()
 
     def start(self) -> State:
+        return self._begin().freeze()
+
+    def _begin(self) -> World:
         options = self.options
         loop, encoder = (initial(self.charts[name]).then for name in ("loop", "encoder"))
         assert loop is not None
         assert encoder is not None
         self.seen |= {loop, encoder}
-        world = World(
+        return World(
             options,
             [Request(number, shape) for number, shape in enumerate(options.shapes)],
             Loop(options.depth, loop),
@@ -79,7 +91,6 @@ class System:
             options.copy_failures,
             options.drains,
         )
-        return world.freeze()
 
     def done(self, state: State) -> bool:
         """Every request that came is final, everything is given back, and nothing is under way."""
@@ -125,8 +136,14 @@ class System:
     # -- what may happen
     # ------------------------------------------------------------------------------------------
 
-    def actions(self, state: State) -> Iterator[str]:
+    def actions(self, state: State) -> list[str]:
         world = World.thaw(self.options, state)
+        labels = list(self._actions(world))
+        # Most states have few actions: the first one need not thaw its world once more.
+        self._thawed = state, world
+        return labels
+
+    def _actions(self, world: World) -> Iterator[str]:
         only = alone(world, self.charts, self.seen) if self.options.reduced else None
         if only is not None:
             yield from self._deliveries(world, only)
@@ -211,7 +228,10 @@ class System:
     # ---------------------------------------------------------------------------------------------
 
     def apply(self, state: State, action: str) -> State:
-        world = World.thaw(self.options, state)
+        thawed, world = self._thawed
+        if thawed is not state:
+            world = World.thaw(self.options, state)
+        self._thawed = None, world
         actors = world, self.charts, self.seen
         words = action.split()
         match words:
@@ -279,16 +299,18 @@ class System:
             if len(request.mailbox) > self.longest_mailbox:
                 length = len(request.mailbox) - len(request.shape.spans)
                 self.longest_mailbox = max(self.longest_mailbox, length)
-            if request.final:
-                owners = [holder for _, _, holders in encoder.pictures[0] for holder in holders]
-                places = (*loop.running.values(), *loop.waiting, *loop.parked, *owners)
-                if number in places or request.saved_rows is not None:
-                    raise Violation(f"request {number} is final and still holds a slot, a place or a picture")
+            if request.final and (
+                number in loop.running.values()
+                or number in loop.waiting
+                or number in loop.parked
+                or any(number in holders for _, _, holders in encoder.pictures[0])
+                or request.saved_rows is not None
+            ):
+                raise Violation(f"request {number} is final and still holds a slot, a place or a picture")
             if request.slot is not None and loop.running.get(request.slot) != number:
                 raise Violation(f"request {number} believes to hold slot {request.slot}")
         if not loop.here.finished:
-            steps = {"in_flight_one": 1, "in_flight_two": 2, "turn_beside": 1, "planning_beside": 1}
-            expected = next((n for name, n in steps.items() if name in loop.here.active), 0)
+            expected = _steps_in(loop.here)
             if len(loop.flights) != expected:
                 raise Violation(
                     f"{len(loop.flights)} steps in flight while the loop is in {loop.here.states}"

@@ -244,6 +244,9 @@ class Request:
     def runnable(self) -> bool:
         return (self.active("staging_chunk") or self.active("decoding")) and self.active("flowing")
 
+    def copy(self) -> Request:
+        return Request(self.number, self.shape, *self.freeze())
+
     def freeze(self) -> tuple[Any, ...]:
         return (
             self.here,
