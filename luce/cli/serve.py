@@ -6,6 +6,7 @@ import gc
 import logging
 import time
 from functools import partial
+from pathlib import Path
 from typing import Annotated
 
 import attrs
@@ -15,8 +16,10 @@ from rich.console import Console
 
 from luce.actors.budgets import park_budget, settled
 from luce.actors.options import ServiceOptions
+from luce.cli.access import origins, read_keys
 from luce.cli.flags import (
     COUNT,
+    FILE,
     NAME,
     ROOM,
     SECONDS,
@@ -60,6 +63,33 @@ class HttpFlags:
         NAME,
         Parameter(group=HTTP, negative="", help="Another model name that requests may use; can be repeated."),
     ] = ()
+    api_key: Annotated[
+        tuple[str, ...],
+        Parameter(
+            group=HTTP,
+            negative="",
+            show_default=False,
+            help="Key of which every request but /health and /ready must show one; can be repeated. Others see it in "
+            "the list of processes: a file or the environment is better.",
+        ),
+    ] = ()
+    api_key_file: Annotated[
+        Path | None,
+        FILE,
+        Parameter(
+            group=HTTP,
+            help="File with one such key a line; blank lines and lines that begin with # do not count.",
+        ),
+    ] = None
+    cors_origin: Annotated[
+        tuple[str, ...],
+        NAME,
+        Parameter(
+            group=HTTP,
+            negative="",
+            help="Origin of web pages that may ask, as https://chat.example.org, or * for all; can be repeated.",
+        ),
+    ] = ()
     max_body: Annotated[int, SIZE, Parameter(group=HTTP, help="Largest request body.")] = (
         HTTP_DEFAULTS.max_body_bytes
     )
@@ -97,7 +127,7 @@ class HttpFlags:
     ] = HTTP_DEFAULTS.preparing
 
     def options(self) -> HttpOptions:
-        """Raises ConfigError when a body that is allowed could never be held."""
+        """Raises ConfigError when a body that is allowed could never be held, for what is no key and for no origin."""
         if self.max_buffered_bodies < self.max_body:
             raise ConfigError(
                 f"{self.max_buffered_bodies} bytes do not hold the largest body; "
@@ -108,6 +138,8 @@ class HttpFlags:
             host=self.host,
             port=self.port,
             aliases=self.alias,
+            api_keys=read_keys(self.api_key, self.api_key_file),
+            cors_origins=origins(self.cors_origin),
             max_body_bytes=self.max_body,
             max_buffered_bytes=self.max_buffered_bodies,
             max_images=self.max_images,
@@ -245,7 +277,7 @@ def serve(
         raise
 
     def announce(address: tuple[str, int]) -> None:
-        for line in greeting(found, address):
+        for line in greeting(found, address, len(http_options.api_keys)):
             console.print(line, markup=False)
 
     orderly = trio.run(partial(run_server, loaded, options, http_options, listener, announce))
@@ -287,13 +319,15 @@ def describe_budgets(options: ServiceOptions, capabilities: Capabilities) -> lis
     return ["later, on top of the plan, at most:", *(f"  {line}" for line in size_lines(rows))]
 
 
-def greeting(model: OpenedModel, address: tuple[str, int]) -> list[str]:
-    """The URL, and a request that can be pasted."""
+def greeting(model: OpenedModel, address: tuple[str, int], keys: int = 0) -> list[str]:
+    """The URL, and a request that can be pasted, once a variable holds one of the ``keys`` that are taken."""
     host, port = address
     shown = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
     url = f"http://{shown}:{port}"
     body = f'{{"model": "{model.name}", "messages": [{{"role": "user", "content": "Hello!"}}]}}'
+    wanted = "" if not keys else f"; {keys} API key{'s are' if keys > 1 else ' is'} taken"
+    shown_key = '-H "authorization: Bearer $API_KEY" ' if keys else ""
     return [
-        f"serving {model.name} at {url}/v1",
-        f"try: curl {url}/v1/chat/completions -H 'content-type: application/json' -d '{body}'",
+        f"serving {model.name} at {url}/v1{wanted}",
+        f"try: curl {url}/v1/chat/completions {shown_key}-H 'content-type: application/json' -d '{body}'",
     ]

@@ -13,8 +13,10 @@ from luce.errors import CapacityError
 from luce.http.addresses import install_address_errors
 from luce.http.asgi import App
 from luce.http.beside_body import install_checks
+from luce.http.cors import install_cors
 from luce.http.errors import error_body, install_error_handlers
 from luce.http.held_bodies import BodyBudget
+from luce.http.keys import ApiKeys, install_keys
 from luce.http.openai.chat import Chat
 from luce.http.openai.models import Models
 from luce.http.options import HttpOptions
@@ -32,6 +34,8 @@ def create_app(service: Service, model: LoadedModel, options: HttpOptions) -> Ap
     )
     install_error_handlers(app)
     install_address_errors(app)
+    install_cors(app, options.cors_origins)  # a preflight comes without a key
+    install_keys(app, ApiKeys(options.api_keys))
     install_checks(app)
     _install_health(app, service)
     _install_openai(app, service, model, options)

@@ -1,4 +1,8 @@
-"""Errors as OpenAI's clients read them: ``{"error": {"message", "type", "param", "code"}}`` for every status."""
+"""Errors as OpenAI's clients read them: ``{"error": {"message", "type", "param", "code"}}`` for every status.
+
+Under the addresses of Anthropic's API they are as its clients read them: ``{"type": "error", "error": {"type",
+"message"}}``.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ import math
 from typing import Any
 
 import msgspec
-from quart import Quart, Response
+from quart import Quart, Response, has_request_context, request
 from werkzeug.exceptions import HTTPException
 
 from luce.errors import CapacityError, DeadlineError, LuceError, RequestError
@@ -20,6 +24,16 @@ _MESSAGES = {
     408: "the request body did not arrive in time",
     413: "the request body is larger than the server takes",
     415: "the body must be JSON (content-type: application/json)",
+}
+
+_ANTHROPIC_PATH = "/v1/messages"
+_ANTHROPIC_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    503: "overloaded_error",
+    504: "timeout_error",
 }
 
 
@@ -56,10 +70,21 @@ def error_body(error: BaseException) -> dict[str, Any]:
     return {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
 
+def _anthropic_body(error: BaseException) -> dict[str, Any]:
+    status = error_status(error)
+    kind = _ANTHROPIC_TYPES.get(status, "invalid_request_error" if status < 500 else "api_error")
+    return {"type": "error", "error": {"type": kind, "message": error_body(error)["error"]["message"]}}
+
+
+def _asked_anthropic() -> bool:
+    path = request.path if has_request_context() else ""
+    return path == _ANTHROPIC_PATH or path.startswith(f"{_ANTHROPIC_PATH}/")
+
+
 def error_response(error: BaseException) -> Response:
-    response = Response(
-        msgspec.json.encode(error_body(error)), error_status(error), content_type="application/json"
-    )
+    """The answer to the current request that says ``error``, in the shape of the API that it asked."""
+    body = _anthropic_body(error) if _asked_anthropic() else error_body(error)
+    response = Response(msgspec.json.encode(body), error_status(error), content_type="application/json")
     if isinstance(error, CapacityError):
         response.headers["Retry-After"] = str(max(1, math.ceil(error.retry_after)))
     if isinstance(error, DeadlineError):

@@ -17,6 +17,10 @@ class HttpOptions:
     port: int = 8000
     aliases: tuple[str, ...] = ()
     """More model names that requests may use, beside the served one."""
+    api_keys: tuple[str, ...] = attrs.field(default=(), repr=False)
+    """Keys of which every request but a probe must show one; none for an open server. Never shown."""
+    cors_origins: tuple[str, ...] = ()
+    """Origins of web pages that browsers may let ask, or ``*``; none by default."""
     max_body_bytes: int = 64 * MIB
     """Largest request body; one more byte is refused with 413."""
     max_buffered_bytes: int = 256 * MIB

@@ -19,12 +19,13 @@ from quart import Request
 from luce.actors.submission import Handle
 from luce.errors import shown_name
 
-__all__ = ["RequestRecord", "record_of"]
+__all__ = ["PROBES", "RequestRecord", "record_of"]
 
 log = logging.getLogger("luce.requests")
 
 _GIVEN_ID = re.compile(r"[\x21-\x7e]{1,128}")
-_PROBES = ("/health", "/ready")
+PROBES = ("/health", "/ready")
+"""What load balancers and supervisors ask all the time."""
 _RECORD = "luce.record"
 
 
@@ -52,7 +53,7 @@ class RequestRecord:
     def write(self, request: Request) -> None:
         """Log the line."""
         rule = None if request.url_rule is None else request.url_rule.rule
-        level = logging.DEBUG if rule in _PROBES else logging.INFO
+        level = logging.DEBUG if rule in PROBES else logging.INFO
         if log.isEnabledFor(level):
             fields = self._fields(request, rule, trio.current_time())
             log.log(level, "%s", " ".join(f"{name}={value}" for name, value in fields))
