@@ -10,13 +10,14 @@ the copy. Neither is looked at by the policy in between: its lane is missing or 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import cast
 
 from luce.actors.budgets import park_budget, prefix_budget
 from luce.actors.free_memory import FreeMemory, machine_memory
 from luce.actors.prefix_cache import PrefixCache
 from luce.actors.request import Request, SavedState
+from luce.charts.interpreter import Step
 from luce.engines.seam import (
     NO_HANDLE,
     Engine,
@@ -41,6 +42,7 @@ class SlotMemory:
     prefix_bytes: host memory that the prefix cache's snapshots may take, 0 for no cache; None:
         :func:`luce.actors.budgets.prefix_budget`.
     free_memory: what budgets of None depend on.
+    observer: told of every step of a cached prefix's chart.
     """
 
     def __init__(
@@ -49,6 +51,7 @@ class SlotMemory:
         park_bytes: int | None,
         prefix_bytes: int | None = None,
         free_memory: FreeMemory = machine_memory,
+        observer: Callable[[Step], None] | None = None,
     ) -> None:
         self.engine = engine
         self.capabilities = engine.capabilities
@@ -64,7 +67,11 @@ class SlotMemory:
         self._free_slots = list(range(self.capabilities.num_slots - 1, -1, -1))
         self._handles = itertools.count()
         self.cache = PrefixCache(
-            engine, self.pool, prefix_budget(prefix_bytes, self.capabilities, free_memory), self._new_handle
+            engine,
+            self.pool,
+            prefix_budget(prefix_bytes, self.capabilities, free_memory),
+            self._new_handle,
+            observer,
         )
 
     def _new_handle(self) -> int:

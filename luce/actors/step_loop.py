@@ -100,7 +100,9 @@ class StepLoop:
             options.prefill_budget,
             pass_limits(capabilities, options.staged_rows, options.staged_rows_alone),
         )
-        self.memory = SlotMemory(engine, options.park_bytes, options.prefix_bytes, wiring.free_memory)
+        self.memory = SlotMemory(
+            engine, options.park_bytes, options.prefix_bytes, wiring.free_memory, wiring.events.observe
+        )
         self.waiting: OrderedDict[int, Request] = OrderedDict()
         self.running: dict[int, Request] = {}
         """By slot."""

@@ -52,6 +52,16 @@ async def answer_to(service: Service, asked: Submission) -> tuple[Answer, int]:
     return await read(handle), handle.usage.cached_tokens
 
 
+async def test_the_entries_steps_are_in_the_event_stream() -> None:
+    async with serving(engine_of()) as service:
+        asked = ask(1, rows=40, tokens=5)
+        for _ in range(2):
+            await answer_to(service, asked)
+            await settled(service)
+        steps = [(record.id, record.event) for record in service.events if record.machine == "prefix_entry"]
+    assert steps == [(0, "filled"), (1, "filled"), (0, "lock"), (0, "unlock")]
+
+
 @pytest.mark.parametrize("mode", [Mode.INLINE, Mode.THREAD])
 @pytest.mark.parametrize("depth", [1, 2])
 @pytest.mark.parametrize("rows", [1, 2, 15, 16, 17, 31, 32, 33, 48, 64, 65, 200])
