@@ -12,14 +12,13 @@ Rules, beside checking shapes (every fault is a 400 that names the field):
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 import attrs
 
-from luce.errors import RequestError, quoted
+from luce.errors import RequestError
+from luce.text.strict_json import strict_json
 from luce.text.tokenizer import check_unicode
 
 __all__ = ["Conversation", "ImageReference", "normalise", "plain_json"]
@@ -29,8 +28,6 @@ _TEXT_PARTS = ("text", "input_text", "output_text")
 _IMAGE_PARTS = ("image", "image_url", "input_image")
 MAX_DEPTH = 64
 """Deepest nesting of lists and objects in a message."""
-MAX_DIGITS = 309
-"""Of the longest whole number in the range of a double."""
 
 
 @attrs.frozen
@@ -172,30 +169,13 @@ def _arguments(value: object, field: str) -> dict[str, Any]:
         return {}
     if isinstance(value, str):
         try:
-            value = json.loads(value, parse_constant=_no_constant, parse_float=_finite, parse_int=_whole)
+            value = strict_json(value)
         except (ValueError, RecursionError) as error:
             _refuse(field, f"is not valid JSON: {error}")
     if not isinstance(value, Mapping):
         _refuse(field, "must be a JSON object")
     plain: dict[str, Any] = plain_json(value, field)
     return plain
-
-
-def _whole(number: str) -> int:
-    if len(number.lstrip("-")) > MAX_DIGITS:
-        raise ValueError(f"{quoted(number)} is past the range of a double")
-    return int(number)
-
-
-def _finite(number: str) -> float:
-    value = float(number)
-    if math.isinf(value):
-        raise ValueError(f"{quoted(number)} is past the range of a double")
-    return value
-
-
-def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")
 
 
 def plain_json(value: Any, field: str, depth: int = 0) -> Any:
