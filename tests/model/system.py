@@ -40,12 +40,13 @@ from luce.charts.loader import load_chart
 from luce.charts.model import Chart
 from tests.model.encoder_actor import EncoderActor
 from tests.model.loop_actor import LoopActor
+from tests.model.options import Options
 from tests.model.pictures import is_empty
 from tests.model.planning import Planning
 from tests.model.reduction import alone
 from tests.model.request_task import RequestTask
 from tests.model.results import Results
-from tests.model.world import Encoder, Loop, Options, Request, World, quiet
+from tests.model.world import Encoder, Loop, Request, World, quiet
 
 __all__ = ["System"]
 

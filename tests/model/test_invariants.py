@@ -15,9 +15,9 @@ from pathlib import Path
 import attrs
 import pytest
 
+from tests.model.options import Options
 from tests.model.test_system import FIXED_IMAGE, IMAGE, LONG, SHORT, TEXT, TIGHT, altered
 from tests.model.verdict import check
-from tests.model.world import Options
 
 ROOT = Path(__file__).parents[2]
 

@@ -15,8 +15,9 @@ from luce.charts.explorer import Violation
 from luce.scheduling.block_pool import BlockPool, blocks_for
 from luce.scheduling.holds import Hold
 from tests.model.memory import Memory
+from tests.model.options import Options, Shape
 from tests.model.system import System
-from tests.model.world import Options, Shape, World
+from tests.model.world import World
 
 SHAPES = [
     Shape(prompt_rows=1, max_tokens=4),

@@ -17,9 +17,10 @@ import pytest
 from luce.charts.explorer import Fault, explore, reachable
 from luce.charts.interpreter import Configuration
 from luce.charts.loader import chart_path, load_chart, parse_chart
+from tests.model.options import Options, Shape
 from tests.model.system import System
 from tests.model.verdict import check, run
-from tests.model.world import Options, Shape, quiet
+from tests.model.world import quiet
 
 TEXT = Shape(prompt_rows=1)
 TWO_CHUNKS = Shape(prompt_rows=2)

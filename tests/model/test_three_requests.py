@@ -8,10 +8,10 @@ import attrs
 import pytest
 
 from luce.charts.explorer import explore
+from tests.model.options import Options, Shape
 from tests.model.system import System
 from tests.model.test_system import DEFECTS, TWO_IMAGES
 from tests.model.verdict import check
-from tests.model.world import Options, Shape
 
 TEXT = Shape(prompt_rows=1, max_tokens=3)
 FIXED = Shape(prompt_rows=1, recomputable=False)

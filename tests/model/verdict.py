@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from luce.charts.explorer import Exploration, explore
+from tests.model.options import Options
 from tests.model.system import State, System
-from tests.model.world import Options
 
 __all__ = ["check", "run"]
 
