@@ -18,6 +18,7 @@ from benchmarks.measure import Result, quiet_median
 from luce.actors.options import ServiceOptions
 from luce.actors.service import Service
 from luce.actors.submission import Handle, Submission
+from luce.actors.tallies import RequestTallies
 from luce.actors.token_buffer import End
 from luce.engines.fake.engine import FakeEngine, Mode, fake_capabilities
 from luce.engines.loaded import GenerationDefaults, LoadedModel, Preparer
@@ -88,9 +89,14 @@ async def _read(handle: Handle) -> None:
     assert piece.reason == "length", piece
 
 
-async def _serve(slots: int, depth: int) -> float:
-    """Turns a CPU second of one full house of requests, from the first submission to the last end."""
+async def _serve(slots: int, depth: int, tallied: bool = False) -> float:
+    """Turns a CPU second of one full house of requests, from the first submission to the last end.
+
+    Args:
+        tallied: with what `luce serve` counts for its metrics.
+    """
     service = Service(_model(slots), ServiceOptions(depth=depth, coalesce=0.0, prefill_budget=None))
+    tallies = RequestTallies(service) if tallied else None
     async with trio.open_nursery() as nursery:
         await nursery.start(service.run)
         started = time.thread_time()
@@ -101,6 +107,7 @@ async def _serve(slots: int, depth: int) -> float:
         steps = service.loop.metrics.steps
         assert steps >= TOKENS, "fewer steps than tokens"
         assert service.loop.metrics.max_lanes == slots, "the requests did not share their steps"
+        assert tallies is None or tallies.generation_tokens == slots * TOKENS
         service.drain()
     return steps / taken
 
@@ -108,10 +115,11 @@ async def _serve(slots: int, depth: int) -> float:
 def main() -> list[Result]:
     results = []
     for slots, goal in GOALS.items():
-        for depth in (1, 2):
+        for depth, tallied in ((1, False), (1, True), (2, False)):
 
-            def run(slots: int = slots, depth: int = depth) -> float:
-                return trio.run(_serve, slots, depth)
+            def run(slots: int = slots, depth: int = depth, tallied: bool = tallied) -> float:
+                return trio.run(_serve, slots, depth, tallied)
 
-            results.append(quiet_median(f"{slots} slots, depth {depth}", "turns/s", run, goal=goal))
+            counted = ", counted for metrics" if tallied else ""
+            results.append(quiet_median(f"{slots} slots, depth {depth}{counted}", "turns/s", run, goal=goal))
     return results

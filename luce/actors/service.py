@@ -80,6 +80,8 @@ class Service:
         self.machine = Machine(load_chart("server"), ServerGuards(), observer=self.events.observe)
         self.requests: dict[int, Request] = {}
         """Every request whose task lives, by arrival number."""
+        self.arrivals: dict[int, float] = {}
+        """When they were asked for, by arrival number: their preparation came later."""
         turn = Turn()
         self.timers = Timers()
         self._wiring = Wiring(
@@ -167,7 +169,7 @@ class Service:
         """Start a request.
 
         Args:
-            arrived: when its time limit began to run, on trio's clock; None is now.
+            arrived: when it was asked for and its time limit began to run, on trio's clock; None is now.
 
         Raises:
             RequestError: it can never fit, with the numbers.
@@ -184,20 +186,24 @@ class Service:
         self._check_queue(len(submission.prompt.token_ids))
         answer = AnswerText(self.model.tokenizer, submission)
         now = trio.current_time()
-        limit = time_limit(
-            submission.timeout, self.options.request_timeout, now if arrived is None else arrived
-        )
+        arrived = now if arrived is None else arrived
+        limit = time_limit(submission.timeout, self.options.request_timeout, arrived)
         request = Request(submission, next(self._orders), self._wiring, answer, now, limit)
         self.requests[request.order] = request
+        self.arrivals[request.order] = arrived
         request.start()
         self._requests_nursery.start_soon(request.run)
         return Handle(submission.id, request.usage, request.buffer, request.cancel, request.timings)
 
+    @property
+    def max_queued_tokens(self) -> int:
+        """The limit in force on prompt tokens of all that wait together."""
+        most = self.options.max_queued_tokens
+        return 16 * self.model.engine.capabilities.max_context if most is None else most
+
     def _check_queue(self, tokens: int) -> None:
         """Prompts that wait take memory, pictures above all: bound it by what they hold, not by their number alone."""
-        most = self.options.max_queued_tokens
-        if most is None:
-            most = 16 * self.model.engine.capabilities.max_context
+        most = self.max_queued_tokens
         queued = [r.prompt_rows for r in self.requests.values() if r.machine.active("queued")]
         waiting = sum(queued[len(self.loop.memory.free_slots) :])  # the first ones are about to have a slot
         if waiting and waiting + tokens > most:
@@ -231,6 +237,7 @@ class Service:
 
     def _forget(self, request: Request) -> None:
         del self.requests[request.order]
+        del self.arrivals[request.order]
         self._forgotten.unpark_all()
 
     # -- chart ----------------------------------------------------------------------------------------------------

@@ -202,6 +202,7 @@ def load_model(opened: OpenedModel, progress: Callable[[LoadProgress], None] | N
         eos_token_ids=opened.config.eos_token_ids,
         defaults=opened.defaults,
         created=int(opened.files.config_path.stat().st_mtime),
+        memory=opened.plan.parts,
     )
 
 

@@ -88,3 +88,5 @@ class LoadedModel:
     defaults: GenerationDefaults
     created: int
     """Unix seconds, shown by /v1/models."""
+    memory: Mapping[str, int] = attrs.field(factory=dict)
+    """Bytes by part of the memory plan, taken from the start on; empty where there is none."""

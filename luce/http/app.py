@@ -8,8 +8,9 @@ import msgspec
 from quart import Quart, Response, request
 
 from luce.actors.service import Service
+from luce.actors.tallies import RequestTallies
 from luce.engines.loaded import LoadedModel
-from luce.errors import CapacityError
+from luce.errors import CapacityError, RequestError, quoted
 from luce.http.addresses import install_address_errors
 from luce.http.asgi import App
 from luce.http.beside_body import install_checks
@@ -17,10 +18,14 @@ from luce.http.cors import install_cors
 from luce.http.errors import error_body, install_error_handlers
 from luce.http.held_bodies import BodyBudget
 from luce.http.keys import ApiKeys, install_keys
+from luce.http.metrics import Metrics
 from luce.http.openai.chat import Chat
 from luce.http.openai.models import Models
 from luce.http.options import HttpOptions
+from luce.http.props import Props
 from luce.http.request_log import record_of
+from luce.http.running import cancel, request_ids
+from luce.http.slots import Slots
 
 __all__ = ["create_app"]
 
@@ -39,6 +44,7 @@ def create_app(service: Service, model: LoadedModel, options: HttpOptions) -> Ap
     install_checks(app)
     _install_health(app, service)
     _install_openai(app, service, model, options)
+    _install_operation(app, service, model, options)
 
     @app.after_request
     async def name_request(response: Any) -> Any:
@@ -63,6 +69,35 @@ def _install_openai(app: Quart, service: Service, model: LoadedModel, options: H
     @app.get("/v1/models/<path:name>")
     async def one_model(name: str) -> Response:
         return await models.one(name)
+
+
+def _install_operation(app: App, service: Service, model: LoadedModel, options: HttpOptions) -> None:
+    tallies = RequestTallies(service)
+    metrics, slots = Metrics(service, tallies, model.name), Slots(service, tallies)
+    props = Props(service, model, options)
+
+    @app.get("/metrics")
+    async def read_metrics() -> Response:
+        return await metrics()
+
+    @app.get("/props")
+    async def read_props() -> Response:
+        return await props()
+
+    @app.get("/slots")
+    async def read_slots() -> Response:
+        wish = request.args.get("fail_on_no_slot", "0")
+        if wish not in ("0", "1"):
+            raise RequestError(f"fail_on_no_slot must be 0 or 1, not {quoted(wish)}", field="fail_on_no_slot")
+        return await slots(request_ids(app.records), fail_when_full=wish == "1")
+
+    @app.post("/v1/requests/<name>/cancel")
+    async def cancel_request(name: str) -> Response:
+        return cancel(name, app.records)
+
+    @app.delete("/v1/requests/<name>")
+    async def delete_request(name: str) -> Response:
+        return cancel(name, app.records)
 
 
 def _install_health(app: Quart, service: Service) -> None:

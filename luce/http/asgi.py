@@ -57,7 +57,9 @@ class Connection(TrioASGIHTTPConnection):
         body = HeldBody(self.app.bodies, request.content_length, self.app.config["MAX_CONTENT_LENGTH"])
         request.body = body
         self._record = record = RequestRecord.begin(request)
+        self.app.records.add(record)
         with ExitStack() as stack:
+            stack.callback(self.app.records.discard, record)
             stack.callback(record.write, request)  # after all that follows is released
             stack.callback(body.drop_rest)
             cast(dict[str, Any], self.scope)[_OWNED] = stack
@@ -120,6 +122,8 @@ class App(QuartTrio):
     def __init__(self, bodies: BodyBudget) -> None:
         super().__init__("luce", static_folder=None)
         self.bodies = bodies
+        self.records: set[RequestRecord] = set()
+        """Of the requests that there are now."""
 
 
 def _piece(data: bytes | str, *, more: bool) -> Any:

@@ -10,7 +10,7 @@ from luce.errors import RequestError, as_param, quoted, shown_name
 
 __all__ = ["QUERY", "install_checks"]
 
-QUERY: Mapping[str, frozenset[str]] = {}
+QUERY: Mapping[str, frozenset[str]] = {"/slots": frozenset({"fail_on_no_slot"})}
 """The query parameters that an address takes, by its rule. One that is not listed takes none."""
 
 

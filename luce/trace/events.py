@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from luce.charts.interpreter import Step
+from luce.tuples import new_tuple
 
 __all__ = ["EventRecord", "EventStream"]
 
@@ -35,6 +36,11 @@ class EventRecord(NamedTuple):
     """What was read, in records of :meth:`EventStream.read`."""
 
 
+_VALUES = len(EventRecord._fields) - 1
+"""Without the number."""
+_NO_VALUE = (None,)
+
+
 class EventStream:
     """A bounded ring of records with any number of listeners. Single-threaded: the trio thread owns it.
 
@@ -49,7 +55,9 @@ class EventStream:
         """Records without their number. Plain tuples of plain values, which the garbage collector need not look at in
         every round; records are made of them for those who look back."""
         self._seq = 0
-        self._listeners: list[Callable[[EventRecord], None]] = []
+        self._listeners: list[tuple[str | None, Callable[[EventRecord], None]]] = []
+        self._routes: dict[str, tuple[Callable[[EventRecord], None], ...]] = {}
+        """Those of them who are told, by machine; found when it is first needed."""
 
     def observe(self, step: Step) -> None:
         """Record a machine's step; this is the observer of every machine."""
@@ -64,14 +72,38 @@ class EventStream:
         self._ring.append(entry)
         self._seq += 1
         if self._listeners:
-            record = EventRecord(self._seq - 1, *entry)
-            for listener in self._listeners:
-                listener(record)
+            told = self._routes.get(entry[1])
+            if told is None:
+                told = self._route(entry[1])
+            if told:
+                # As in `observe`: unpacking would make lists first.
+                numbered = (self._seq - 1,) + entry  # noqa: RUF005
+                record = new_tuple(EventRecord, numbered if len(entry) == _VALUES else numbered + _NO_VALUE)
+                for listener in told:
+                    listener(record)
 
-    def listen(self, listener: Callable[[EventRecord], None]) -> Callable[[], None]:
-        """Call ``listener`` with every record from now on; returns the function that ends it."""
-        self._listeners.append(listener)
-        return lambda: self._listeners.remove(listener)
+    def _route(self, machine: str) -> tuple[Callable[[EventRecord], None], ...]:
+        told = tuple(listener for wanted, listener in self._listeners if wanted in (None, machine))
+        self._routes[machine] = told
+        return told
+
+    def listen(
+        self, listener: Callable[[EventRecord], None], machine: str | None = None
+    ) -> Callable[[], None]:
+        """Call ``listener`` with every record from now on; returns the function that ends it.
+
+        Args:
+            machine: only with those of this chart, which spares the others the cost.
+        """
+        entry = (machine, listener)
+        self._listeners.append(entry)
+        self._routes.clear()
+
+        def stop() -> None:
+            self._listeners.remove(entry)
+            self._routes.clear()
+
+        return stop
 
     def __iter__(self) -> Iterator[EventRecord]:
         ring = tuple(self._ring)

@@ -172,7 +172,7 @@ async def settled(service: Service) -> None:
 
 
 def check_clean(service: Service, engine: FakeEngine) -> None:
-    assert service.requests == {}
+    assert service.requests == {} and service.arrivals == {}
     assert not engine.open_slots
     loop = service.loop
     assert not loop.running and not loop.waiting and not loop.parked and not loop.flights

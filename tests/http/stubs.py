@@ -17,6 +17,7 @@ from luce.actors.token_buffer import Delta, End, TokenBuffer
 from luce.engines.loaded import GenerationDefaults, LoadedModel
 from luce.engines.seam import Capabilities, ImageSpan, PatchImage, SampledToken
 from luce.errors import CapacityError, LuceError, RequestError
+from luce.trace.events import EventStream
 
 CONTEXT = 64
 NUM_IDS = 300
@@ -172,6 +173,10 @@ class StubService:
         self.cancelled: list[str] = []
         self.submissions: list[Submission] = []
         self.nursery: trio.Nursery | None = None
+        self.model = make_model()
+        self.events = EventStream(lambda: 0.0)
+        self.requests: dict[int, Any] = {}
+        self.arrivals: dict[int, float] = {}
 
     @property
     def ready(self) -> bool:

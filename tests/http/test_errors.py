@@ -45,7 +45,10 @@ async def test_every_status_is_json(method: str, path: str, headers: dict[str, s
         assert response.headers["allow"]
 
 
-HAS = "this server has GET /health, GET /ready, POST /v1/chat/completions, GET /v1/models, GET /v1/models/{name}"
+HAS = (
+    "this server has GET /health, GET /ready, POST /v1/chat/completions, GET /v1/models, GET /v1/models/{name}, "
+    "GET /metrics, GET /props, GET /slots, POST /v1/requests/{name}/cancel, DELETE /v1/requests/{name}"
+)
 
 
 @pytest.mark.parametrize(
@@ -137,7 +140,7 @@ async def test_cancelled_by_the_server(user: Any) -> None:
     service = StubService(saying("a" * 100, pause=0.01))
     async with serving(service) as server, server.openai() as client:
         stream = await client.chat.completions.create(model="stub", messages=user, stream=True)
-        with pytest.raises(openai.APIError, match="cancelled by the server"):
+        with pytest.raises(openai.APIError, match="the answer was cancelled"):
             async for chunk in stream:
                 if chunk.choices[0].delta.content:
                     for scope in service.running.values():

@@ -22,3 +22,21 @@ def test_looking_back_gives_the_newest_records_as_listeners_had_them() -> None:
     stream.observe(Step("request", 1, "e", 0, ("live",)))
     assert [(record.seq, record.event) for record in stream] == [(3, "read"), (4, "d"), (5, "e")]
     assert len(told) == 3
+
+
+def test_a_listener_may_want_one_machine_only() -> None:
+    stream = EventStream(lambda: 1.0)
+    every: list[EventRecord] = []
+    requests: list[EventRecord] = []
+    stream.listen(every.append)
+    stop = stream.listen(requests.append, machine="request")
+    for name in ("a", "b"):
+        stream.observe(Step("request", 1, name, 0, ("live",)))
+        stream.observe(Step("loop", 0, name, 0, ("idle",)))
+    stream.read("host", "free_bytes", 7)
+    assert every == list(stream)
+    assert requests == [record for record in stream if record.machine == "request"] != []
+    stop()
+    stream.observe(Step("request", 1, "c", 0, ("live",)))
+    assert every == list(stream)
+    assert [record.event for record in requests] == ["a", "b"]

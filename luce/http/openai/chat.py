@@ -10,7 +10,7 @@ from luce.actors.submission import Handle
 from luce.actors.token_buffer import Delta, End
 from luce.engines.loaded import LoadedModel
 from luce.engines.seam import SampledToken
-from luce.errors import CapacityError, LuceError
+from luce.errors import CapacityError, LuceError, RequestError
 from luce.http.asgi import held_body, owned
 from luce.http.body import read_json_body
 from luce.http.openai.chat_response import ChatWriter
@@ -97,5 +97,6 @@ def _reason(end: End) -> str:
 
 def _unexplained(end: End) -> LuceError:
     if end.reason == "cancelled":
-        return CapacityError("the answer was cancelled by the server", retry_after=5)
+        # Clients ask again by themselves after 409, 429 and 5xx, and that is not what whoever cancelled it wants.
+        return RequestError("the answer was cancelled", status=499, code="cancelled")
     return LuceError("the answer failed")
