@@ -73,7 +73,7 @@ def _install_openai(app: Quart, service: Service, model: LoadedModel, options: H
 
 def _install_operation(app: App, service: Service, model: LoadedModel, options: HttpOptions) -> None:
     tallies = RequestTallies(service)
-    metrics, slots = Metrics(service, tallies, model.name), Slots(service, tallies)
+    metrics, slots = Metrics(service, tallies, app.tallies, model.name), Slots(service, tallies)
     props = Props(service, model, options)
 
     @app.get("/metrics")

@@ -24,6 +24,7 @@ from quart_trio import QuartTrio
 from quart_trio.asgi import TrioASGIHTTPConnection
 
 from luce.http.held_bodies import BodyBudget, HeldBody
+from luce.http.http_tallies import HttpTallies
 from luce.http.request_log import RequestRecord
 
 if TYPE_CHECKING:
@@ -59,13 +60,17 @@ class Connection(TrioASGIHTTPConnection):
         self._record = record = RequestRecord.begin(request)
         self.app.records.add(record)
         with ExitStack() as stack:
-            stack.callback(self.app.records.discard, record)
+            stack.callback(self._over, request)
             stack.callback(record.write, request)  # after all that follows is released
             stack.callback(body.drop_rest)
             cast(dict[str, Any], self.scope)[_OWNED] = stack
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self.handle_messages, nursery, request, receive)
                 nursery.start_soon(self.handle_request, nursery, request, send)
+
+    def _over(self, request: Request) -> None:
+        self.app.records.discard(self._record)
+        self.app.tallies.count(request, self._record, trio.current_time())
 
     async def handle_messages(  # type: ignore[override]
         self, nursery: trio.Nursery, request: Request, receive: ASGIReceiveCallable
@@ -124,6 +129,8 @@ class App(QuartTrio):
         self.bodies = bodies
         self.records: set[RequestRecord] = set()
         """Of the requests that there are now."""
+        self.tallies = HttpTallies()
+        """Of those that are over."""
 
 
 def _piece(data: bytes | str, *, more: bool) -> Any:

@@ -21,6 +21,7 @@ from luce.actors.histogram import Histogram
 from luce.actors.service import Service
 from luce.actors.tallies import RequestTallies
 from luce.charts.loader import load_chart
+from luce.http.http_tallies import HttpTallies
 
 __all__ = ["Metrics"]
 
@@ -33,12 +34,14 @@ class Metrics:
     """The endpoint.
 
     Args:
-        model: the served name, the label ``model_name`` of everything.
+        http: of the same server.
+        model: the served name, the label ``model_name`` of everything that is not HTTP's.
     """
 
-    def __init__(self, service: Service, tallies: RequestTallies, model: str) -> None:
+    def __init__(self, service: Service, tallies: RequestTallies, http: HttpTallies, model: str) -> None:
         self._registry = CollectorRegistry()
         self._registry.register(_Reading(service, tallies, model))
+        self._registry.register(_HttpReading(http))
         ProcessCollector(registry=self._registry)
 
     async def __call__(self) -> Response:
@@ -113,7 +116,7 @@ class _Reading(Collector):
         active = self._service.machine.configuration
         yield self._gauges(
             "luce:server",
-            "1 for the state of server.scxml.",
+            "1 for each active state of server.scxml.",
             "state",
             {one: int(one in active) for one in states},
         )
@@ -212,3 +215,27 @@ class _Reading(Collector):
             "how",
             {"encoded": stats.encoded, "failed": stats.failed, "hit": stats.hits, "joined": stats.joins},
         )
+
+
+class _HttpReading(Collector):
+    def __init__(self, tallies: HttpTallies) -> None:
+        self._tallies = tallies
+
+    def describe(self) -> Iterator[Metric]:
+        return iter(())
+
+    def collect(self) -> Iterator[Metric]:
+        counts = CounterMetricFamily(
+            "http_requests", "HTTP requests that are over.", labels=["method", "handler", "status"]
+        )
+        for names, count in self._tallies.requests.items():
+            counts.add_metric(names, count)
+        yield counts
+        times = HistogramMetricFamily(
+            "http_request_duration_seconds",
+            "From a request's head to the end of its answer.",
+            labels=["method", "handler"],
+        )
+        for key, values in self._tallies.seconds.items():
+            times.add_metric(key, list(values.cumulated()), values.sum)
+        yield times

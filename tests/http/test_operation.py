@@ -40,7 +40,7 @@ async def scraped(client: httpx.AsyncClient) -> Series:
         assert family.documentation
         for sample in family.samples:
             labels = dict(sample.labels)
-            if not sample.name.startswith("process_"):
+            if not sample.name.startswith(("process_", "http_")):
                 assert labels.pop("model_name") == "fake", sample
             key = sample.name, frozenset(labels.items())
             assert key not in found, "twice"
@@ -79,7 +79,8 @@ async def test_metrics_count_what_clients_were_told() -> None:
     prompts = sum(one["prompt_tokens"] for one in usage)
     cached = sum(one["prompt_tokens_details"]["cached_tokens"] for one in usage)
     assert cached > 0, "the cache was hit"
-    assert before.keys() == after.keys(), "every series is there from the start"
+    mine = [{key for key in one if not key[0].startswith("http_")} for one in (before, after)]
+    assert mine[0] == mine[1], "every series is there from the start"
     expected = {
         "vllm:generation_tokens_total": generated,
         "vllm:prompt_tokens_total": prompts,
@@ -112,6 +113,36 @@ async def test_metrics_count_what_clients_were_told() -> None:
     config = {"block_size": "16", "num_gpu_blocks": str(server.engine.capabilities.num_blocks)}
     assert value(after, "vllm:cache_config_info", **config, enable_prefix_caching="True") == 1
     assert value(after, "luce:server", state="ready") == 1
+
+
+async def test_http_requests_are_counted_by_address_and_no_series_is_made_up() -> None:
+    async with live(slow()) as server, server.server.http() as client:
+        await whole(client, body(max_tokens=3))
+        await client.post(CHAT, json={})
+        await client.get("/v1/models/fake")
+        for number in range(3):
+            await client.get(f"/nowhere-{number}")
+            await client.request(f"STRANGE{number}", "/health")
+        connection = await server.server.connect()
+        await connection.send_all(request(body(max_tokens=3000)))
+        await until(lambda: server.service.requests)
+        await connection.aclose()
+        await until(lambda: not server.service.requests)
+        series = await scraped(client)
+    counts = {
+        (labels["method"], labels["handler"], labels["status"]): count
+        for (name, names), count in series.items()
+        if name == "http_requests_total" and (labels := dict(names))
+    }
+    assert counts == {
+        ("POST", CHAT, "2xx"): 1,
+        ("POST", CHAT, "4xx"): 1,
+        ("POST", CHAT, "none"): 1,
+        ("GET", "/v1/models/<path:name>", "2xx"): 1,
+        ("GET", "none", "4xx"): 3,
+        ("other", "none", "4xx"): 3,
+    }
+    assert value(series, "http_request_duration_seconds_count", method="POST", handler=CHAT) == 3
 
 
 async def test_time_to_first_token_begins_with_the_request_not_its_preparation(
