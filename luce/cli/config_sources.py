@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, get_origin
 
-from cyclopts import ArgumentCollection
+from cyclopts import Argument, ArgumentCollection
 from cyclopts.config import Dict
 
 from luce.cli.inputs import read_file
@@ -108,7 +108,7 @@ def file_source(path: Path, tables: Mapping[str, Any]) -> Source:
     return read
 
 
-def variables(arguments: ArgumentCollection) -> set[str]:
+def variables(arguments: Iterable[Argument]) -> set[str]:
     """The environment variables of some flags."""
     return {
         PREFIX + name.lstrip("-").upper().replace("-", "_")
@@ -119,13 +119,19 @@ def variables(arguments: ArgumentCollection) -> set[str]:
 
 
 def environment_check(every: Callable[[], set[str]]) -> Source:
-    """A source that adds no values: it refuses variables that look like flags and are no verb's.
+    """A source that adds no values: it refuses variables that look like flags and are no verb's, and empty lists, as
+    where another variable was to be put in and was not set: no keys would be an open server.
 
     Args:
         every: the variables of all verbs; asked only when some are not the running verb's.
     """
 
     def check(app: Any, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
+        for argument in arguments:
+            if get_origin(argument.hint) is tuple:
+                for name in variables([argument]):
+                    if name in os.environ and not os.environ[name].strip():
+                        raise ConfigError("it is empty; give it a value or unset it", flag=name)
         given = {name for name in os.environ if name.startswith(PREFIX) and not name.startswith(TESTS)}
         if not (foreign := given - variables(arguments)):
             return

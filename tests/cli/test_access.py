@@ -129,6 +129,20 @@ def test_serve_takes_keys_from_everywhere_and_prints_none(
     assert "key-1" not in said.out + said.err
 
 
+@pytest.mark.parametrize("text", ["", "  "])
+@pytest.mark.parametrize("name", ["LUCE_API_KEY", "LUCE_CORS_ORIGIN", "LUCE_ALIAS"])
+def test_an_empty_variable_is_no_list(
+    name: str, text: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """``LUCE_API_KEY=$KEY`` where KEY is not set must not open the server."""
+    monkeypatch.setattr("luce.cli.serve.listen", lambda options: pytest.fail("it was about to serve"))
+    monkeypatch.setenv(name, text)
+    with pytest.raises(SystemExit) as ended:
+        command.main(["serve"])
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == f"luce: {name}: it is empty; give it a value or unset it\n"
+
+
 def test_a_bad_key_ends_serve_without_being_shown(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         command.main(["serve", "--api-key", SECRET])
