@@ -10,7 +10,7 @@ Passive and owned by the step loop alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import cast
 
 import attrs
@@ -126,18 +126,20 @@ class PrefixCache:
 
     # -- while it runs --------------------------------------------------------------------------------------------
 
-    def fill(self, request: Request, rows: int) -> None:
-        """The first ``rows`` rows of a request are computed: its whole blocks can be found from now on."""
-        keys, hold = request.keys, request.hold
-        if not self.enabled or keys is None or hold is None:
+    def fill(self, computed: Iterable[tuple[Request, int]]) -> None:
+        """So many leading rows of these requests are computed: their whole blocks can be found from now on."""
+        if not self.enabled:
             return
-        size = self._pool.block_size
-        first, whole = request.filled_blocks, rows // size
-        if whole <= first:
-            return
-        request.extend_keys(rows)
-        self._pool.fill(hold, first, keys.block_digests(first, whole))
-        request.filled_blocks = whole
+        fills = []
+        for request, rows in computed:
+            keys, hold = request.keys, request.hold
+            first, whole = request.filled_blocks, rows // self._pool.block_size
+            if keys is None or hold is None or whole <= first:
+                continue
+            request.extend_keys(rows)
+            fills.append((hold, first, keys.block_digests(first, whole)))
+            request.filled_blocks = whole
+        self._pool.fill_all(fills)
 
     def capture(self, request: Request, position: int) -> SlotWork | None:
         """The state after ``position`` rows is to be kept, if it is not yet and there is room; see :meth:`captured`."""

@@ -10,7 +10,7 @@ the copy. Neither is looked at by the policy in between: its lane is missing or 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import cast
 
 from luce.actors.budgets import park_budget, prefix_budget
@@ -140,12 +140,12 @@ class SlotMemory:
         have staging caches for that: their tables are empty."""
         size = self.capabilities.block_size
         holds, growth = [], []
-        for segment, request in zip(segments, requests, strict=True):
+        for (slot, _, start, count, _, _, layers), request in zip(segments, requests, strict=True):
             hold = request.hold
-            assert hold is not None, segment
+            assert hold is not None, slot
             holds.append(hold)
-            end = segment.start + segment.count
-            if end > hold.count * size and segment.layers is None:
+            end = start + count
+            if end > hold.count * size and layers is None:
                 growth.append((hold, blocks_for(end, size) - hold.count))
         if growth:
             self.pool.extend_all(growth)
@@ -177,16 +177,16 @@ class SlotMemory:
 
     # -- the prefix cache -----------------------------------------------------------------------------------------
 
-    def computed(self, request: Request, rows: int) -> None:
-        """The first ``rows`` rows of a request are there: blocks can be found, a state may be worth keeping."""
-        if rows // self.capabilities.block_size > request.filled_blocks:
-            self.cache.fill(request, rows)
-        points = request.capture_points
-        if points:
-            if rows in points:
-                self._capture(request, rows)
-            if rows >= points[-1]:
-                request.capture_points = ()
+    def computed(self, computed: Sequence[tuple[Request, int]]) -> None:
+        """So many leading rows of these requests are there: blocks can be found, a state may be worth keeping."""
+        self.cache.fill(computed)
+        for request, rows in computed:
+            points = request.capture_points
+            if points:
+                if rows in points:
+                    self._capture(request, rows)
+                if rows >= points[-1]:
+                    request.capture_points = ()
 
     def finished(self, request: Request) -> bool:
         """A request's answer is complete: a later turn may go on from it. True: a copy is to be made first."""
@@ -237,7 +237,7 @@ class SlotMemory:
     def end_import(self, request: Request) -> None:
         """The prompt is in its blocks."""
         request.imported = True
-        self.computed(request, request.next_row)
+        self.computed([(request, request.next_row)])
 
     # -- parking --------------------------------------------------------------------------------------------------
 

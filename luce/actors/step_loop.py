@@ -277,10 +277,10 @@ class StepLoop:
             fresh_blocks=changes.fresh,
             freed_blocks=changes.freed,
         )
-        for segment, request in zip(segments, requests, strict=True):
-            if segment.layers is None or segment.layers[1] == self._num_layers:
-                request.next_row = segment.start + segment.count
-            if segment.layers is not None and segment.layers[0] == 0:
+        for (_, _, start, count, _, _, layers), request in zip(segments, requests, strict=True):
+            if layers is None or layers[1] == self._num_layers:
+                request.next_row = start + count
+            if layers is not None and layers[0] == 0:
                 request.mailbox.put(Plain("pass.joined"))
         if self.limits.passes is not None:
             self._note_pass(segments)
@@ -331,28 +331,34 @@ class StepLoop:
             self._launched.wake()
         for work, request, done in zip(flight.plan.work, flight.moving, moved, strict=True):
             end_work(self, request, work, done)
-        for segment, request, outcome in zip(flight.plan.segments, flight.requests, outcomes, strict=True):
-            self._hand_to(request, segment, outcome)
+        self._hand_on(flight, outcomes)
         for slot in sorted(self.retiring):
             self._release_if_still(slot)
 
-    def _hand_to(self, request: Request, segment: Segment, outcome: Outcome) -> None:
-        mailbox = request.mailbox
-        if outcome.error is not None:
-            mailbox.put(StepFailed(DeviceError(outcome.error)))
-            return
-        rows = outcome.kept
-        if segment.layers is not None:
-            self._end_slice(request, segment, segment.layers[1])
-            return
-        if segment.slot not in self.retiring:
-            self.memory.computed(request, segment.start + rows)
-        if segment.kind is _PREFILL:
-            mailbox.put(ChunkDone(rows))
-            rows = 0
-        for token in outcome.tokens:
-            mailbox.put(new_tuple(Token, (token, rows, "token")))
-            rows = 0
+    def _hand_on(self, flight: Flight, outcomes: tuple[Outcome, ...]) -> None:
+        retiring, size = self.retiring, self.limits.block_size
+        marked = []
+        """Whose rows fill a block, or may be worth keeping the state of."""
+        for segment, request, outcome in zip(flight.plan.segments, flight.requests, outcomes, strict=True):
+            slot, kind, start, _, _, _, layers = segment
+            mailbox = request.mailbox
+            if outcome.error is not None:
+                mailbox.put(StepFailed(DeviceError(outcome.error)))
+                continue
+            if layers is not None:
+                self._end_slice(request, segment, layers[1])
+                continue
+            rows = outcome.kept
+            end = start + rows
+            if (request.capture_points or end // size > request.filled_blocks) and slot not in retiring:
+                marked.append((request, end))
+            if kind is _PREFILL:
+                mailbox.put(ChunkDone(rows))
+                rows = 0
+            for token in outcome.tokens:
+                mailbox.put(new_tuple(Token, (token, rows, "token")))
+                rows = 0
+        self.memory.computed(marked)
 
     def _end_slice(self, request: Request, segment: Segment, layer: int) -> None:
         """A staged chunk went through its layers before ``layer``."""

@@ -122,8 +122,7 @@ class BlockPool:
             self._check(hold)
             total += _count(count)
             beyond += max(0, count - hold.owed)
-        if len(growth) > 1 and len({hold.serial for hold, _ in growth}) < len(growth):
-            raise ValueError("a hold is to grow twice in one call")
+        _each_once([hold for hold, _ in growth], "grown")
         self._need(beyond, "growth")
         fresh = self._blocks.tagged(self._blocks.take(total))
         at = 0
@@ -174,12 +173,26 @@ class BlockPool:
         Raises:
             ValueError: the hold has fewer blocks, or the digests are not all different and not empty.
         """
-        self._check(hold)
-        if index < 0 or index + len(digests) > len(hold):
-            raise ValueError(
-                f"{hold.name} has {len(hold)} blocks: no room for {len(digests)} digests from {index} on"
-            )
-        self._blocks.fill(hold.ids[index : index + len(digests)], _distinct(digests))
+        self.fill_all(((hold, index, digests),))
+
+    def fill_all(self, fills: Sequence[tuple[Hold, int, Sequence[bytes]]]) -> None:
+        """Several holds are filled, each as by :meth:`fill`, all or none. Of two blocks that get one digest the first
+        one keeps it.
+
+        Raises:
+            ValueError: as :meth:`fill`, or a hold is named twice.
+        """
+        ids = []
+        for hold, index, digests in fills:
+            self._check(hold)
+            if index < 0 or index + len(digests) > len(hold):
+                raise ValueError(
+                    f"{hold.name} has {len(hold)} blocks: no room for {len(digests)} digests from {index} on"
+                )
+            ids.append(hold.ids[index : index + len(_distinct(digests))])
+        _each_once([hold for hold, _, _ in fills], "filled")
+        if ids:
+            self._blocks.fill(np.concatenate(ids), [digest for *_, digests in fills for digest in digests])
 
     def lookup(self, digests: Iterable[bytes]) -> Ids:
         """The blocks of the longest run of leading digests that are held or cached: intp (n,)."""
@@ -332,6 +345,11 @@ def _within(hold: Hold, count: int) -> int:
     if not 0 <= count <= len(hold):
         raise ValueError(f"{hold.name} has {len(hold)} blocks, not {count}")
     return count
+
+
+def _each_once(holds: Sequence[Hold], what: str) -> None:
+    if len(holds) > 1 and len({hold.serial for hold in holds}) < len(holds):
+        raise ValueError(f"a hold is to be {what} twice in one call")
 
 
 def _distinct(digests: Sequence[bytes]) -> Sequence[bytes]:

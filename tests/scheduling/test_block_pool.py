@@ -166,6 +166,26 @@ def test_fill_is_refused_where_it_makes_no_sense() -> None:
     assert pool.lookup(digests("x")).tolist() == []
 
 
+def test_several_holds_are_filled_all_or_none() -> None:
+    pool = BlockPool(6, 16)
+    first, second = pool.allocate(2), pool.allocate(2)
+    with refused(pool, ValueError, "a hold is to be filled twice in one call"):
+        pool.fill_all([(first, 0, digests("a")), (first, 0, digests("a"))])
+    with refused(pool, ValueError, "hold 1 has 2 blocks"):
+        pool.fill_all([(first, 0, digests("a")), (second, 1, digests("ab"))])
+    pool.fill(second, 1, digests("b"))
+    with refused(pool, IllegalEvent, "block 3 in held, held_hashed: no transition for event 'fill'"):
+        pool.fill_all([(first, 0, digests("a")), (second, 0, digests("ab"))])
+    assert pool.lookup(digests("a")).tolist() == []
+    pool.fill_all([(first, 0, digests("ac")), (second, 0, digests("a"))])
+    assert pool.lookup(digests("ab")).tolist() == [0, 3], "the first of two keeps their digest"
+    pool.fill_all([])
+    pool.release(first)
+    pool.release(second)
+    assert counts(pool) == (3, 0, 3, 0)
+    pool.check_integrity([])
+
+
 def test_a_digest_stays_with_its_first_block() -> None:
     pool = BlockPool(8, 16)
     first, second, third = filled(pool, "ab"), filled(pool, "ab"), filled(pool, "a")

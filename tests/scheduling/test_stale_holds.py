@@ -19,6 +19,7 @@ USES: dict[str, Callable[[BlockPool, Hold, Hold], object]] = {
     "truncate": lambda pool, hold, _: pool.truncate(hold, 0),
     "release": lambda pool, hold, _: pool.release(hold),
     "fill": lambda pool, hold, _: pool.fill(hold, 0, []),
+    "fill after another": lambda pool, hold, live: pool.fill_all([(live, 0, []), (hold, 0, [])]),
     "begin_save": lambda pool, hold, _: pool.begin_save(hold),
     "reserve": lambda pool, hold, _: pool.reserve(hold, 2),
     "unreserve": lambda pool, hold, _: pool.unreserve(hold),
