@@ -9,7 +9,7 @@ into states that nobody wrote (a grant to a cancelled request is the first one t
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Generator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from typing import Generic, TypeVar
 
 import outcome
@@ -94,6 +94,8 @@ class Mailbox(Generic[T]):
         self._items: deque[T] = deque()
         self._waker = waker if waker is not None else Waker()
         self._closed = False
+        self.arrival: Callable[[], Awaitable[None]] = self._waker.sleep
+        """Await it at once, when :meth:`pop` has found nothing: returns when there may be a message."""
 
     def put(self, item: T) -> None:
         """Deliver a message. To a closed mailbox it is dropped: its actor has ended and owes nobody an answer."""
@@ -106,10 +108,6 @@ class Mailbox(Generic[T]):
     def pop(self) -> T | None:
         """The next message without waiting, or None. The reader must call :meth:`handled` for it."""
         return self._items.popleft() if self._items else None
-
-    def arrival(self) -> Awaitable[None]:
-        """Await it at once, when :meth:`pop` has found nothing: returns when there may be a message."""
-        return self._waker.sleep()
 
     def handled(self) -> None:
         """The reader has done what the message that it popped asks for, answers included."""

@@ -44,7 +44,7 @@ from luce.actors.token_buffer import Delta, End, TokenBuffer
 from luce.charts.interpreter import Configuration, Machine, Send
 from luce.engines.seam import Capabilities, SlotSpec
 from luce.errors import IllegalEvent, LuceError
-from luce.sampling.finish import finish_reason
+from luce.sampling.finish import FinishRule
 from luce.scheduling.staged_passes import StagedPrompt
 from luce.tuples import new_tuple
 
@@ -163,6 +163,7 @@ class Request:
         self.finish: str | None = None
         """'stop' or 'length' once the answer is complete."""
         self.error: LuceError | None = None
+        self._finish_rule = FinishRule(submission.params)
         self._answer = answer
         self._wiring = wiring
         self._timers = RequestTimers(order, wiring, self.buffer, limit, self.mailbox.put)
@@ -255,19 +256,20 @@ class Request:
 
     async def run(self) -> None:
         """Handle messages until the chart is final."""
-        mailbox, machine = self.mailbox, self.machine
-        while not machine.finished:
-            while (message := mailbox.pop()) is None:
-                await mailbox.arrival()
+        machine, mailbox = self.machine, self.mailbox
+        pop, arrival, handle, handled = mailbox.pop, mailbox.arrival, self._handle, mailbox.handled
+        while not machine.current.finished:
+            while (message := pop()) is None:
+                await arrival()
             try:
-                self._handle(message)
+                handle(message)
             except IllegalEvent:
                 raise
             except Exception as error:
                 log.exception("request %s failed in its own task", self.submission.id)
                 self._fail(error)
             finally:
-                mailbox.handled()
+                handled()
         mailbox.close()
         self._wiring.forget(self)
         self._let_go_of_pictures()
@@ -327,19 +329,20 @@ class Request:
         self.start_at(0)
 
     def _take_token(self, message: Token) -> None:
-        token = message.token
+        token, rows, _ = message
+        answer, number = self._answer, token.token
         if self.num_generated == 0:
             self.timings.first_token = self._wiring.now()
-        self.computed_rows += message.rows
+        self.computed_rows += rows
         self.num_generated += 1
-        self._tokens.append(token.token)
-        params = self.submission.params
-        self.finish = finish_reason(params, token.token, self.num_generated)
-        text = self._answer.push(token.token, ends=self.finish == "stop")
-        if self._answer.stopped:
-            self.finish = "stop"
-        if self.finish is not None:
-            text += self._answer.flush()
+        self._tokens.append(number)
+        finish = self._finish_rule.reason(number, self.num_generated)
+        text = answer.push(number, ends=finish == "stop")
+        if answer.stopped:
+            finish = "stop"
+        if finish is not None:
+            self.finish = finish
+            text += answer.flush()
         if self.buffer.put(new_tuple(Delta, (text, (token,)))):
             self.mailbox.put(Plain("client.full"))
 

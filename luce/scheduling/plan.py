@@ -79,6 +79,7 @@ def _grants(state: LoopState) -> tuple[Grant, ...]:
 
 
 def _decode_rows(state: LoopState, growth: Growth) -> list[Segment]:
+    run_ahead, held_back = state.run_ahead, growth.held_back
     return [
         new_tuple(
             Segment,
@@ -93,7 +94,7 @@ def _decode_rows(state: LoopState, growth: Growth) -> list[Segment]:
             ),
         )
         for lane in state.lanes
-        if wants_decode_row(lane, state.run_ahead) and lane.slot not in growth.held_back
+        if wants_decode_row(lane, run_ahead) and lane.slot not in held_back
     ]
 
 
