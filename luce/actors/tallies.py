@@ -143,9 +143,8 @@ class RequestTallies:
                 self._begin(record)
             return
         here = record[6]
-        if (
-            record[4] == "token" and not live.ended
-        ):  # later ones were in flight at its end and are no part of it
+        # Results of steps that were in flight at its end are no part of an answer.
+        if record[4] == "token" and not live.ended:
             now = record[1]
             last = live.last_token
             if last is None:
