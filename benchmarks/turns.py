@@ -55,6 +55,7 @@ class Prompt:
     spans: tuple[ImageSpan, ...] = ()
     answer_start: int = PROMPT
     turn_ends: tuple[int, ...] = ()
+    starts_in_thinking: bool = False
 
 
 def _model(slots: int) -> LoadedModel:

@@ -52,6 +52,7 @@ class Submission:
             prompt.spans,
             prompt.answer_start,
             prompt.turn_ends,
+            prompt.starts_in_thinking,
         )
         return attrs.evolve(self, images=(), prompt=bare)
 
@@ -66,6 +67,7 @@ class _BarePrompt:
     spans: tuple[ImageSpan, ...]
     answer_start: int
     turn_ends: tuple[int, ...]
+    starts_in_thinking: bool
 
 
 def prefix_keys(submission: Submission, capabilities: Capabilities) -> PrefixKeys:

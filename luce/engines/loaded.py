@@ -40,6 +40,10 @@ class PreparedPrompt(Protocol):
     def turn_ends(self) -> tuple[int, ...]:
         """Places after the turns of a conversation, ascending."""
 
+    @property
+    def starts_in_thinking(self) -> bool:
+        """The answer begins inside a think block that the prompt opened."""
+
 
 class Preparer(Protocol):
     """Pure and re-entrant: called on worker threads, several at once."""

@@ -46,6 +46,7 @@ class Prompt:
     rope_delta: int
     spans: tuple[ImageSpan, ...]
     turn_ends: tuple[int, ...] = ()
+    starts_in_thinking: bool = False
 
     @property
     def answer_start(self) -> int:

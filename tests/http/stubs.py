@@ -61,6 +61,7 @@ class StubPrompt:
     spans: tuple[ImageSpan, ...] = ()
     rope_delta: int = 0
     turn_ends: tuple[int, ...] = ()
+    starts_in_thinking: bool = False
 
     @property
     def answer_start(self) -> int:
@@ -74,7 +75,8 @@ class StubPrompt:
 class StubPreparer:
     """One token per character of text, 4 per picture. Remembers what it was given."""
 
-    def __init__(self) -> None:
+    def __init__(self, thinking: bool = False) -> None:
+        self._thinking = thinking
         self.seen: list[dict[str, Any]] = []
 
     def build(
@@ -93,7 +95,8 @@ class StubPreparer:
             content = message.get("content") or ""
             parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
             text += "".join(part.get("text", "####") for part in parts)
-        return StubPrompt(np.frombuffer(text.encode("utf-8", "strict"), np.uint8).astype(np.int32))
+        ids = np.frombuffer(text.encode("utf-8", "strict"), np.uint8).astype(np.int32)
+        return StubPrompt(ids, starts_in_thinking=self._thinking)
 
     def image_tokens(self, data: bytes, *, field: str) -> int:
         return 4

@@ -72,6 +72,7 @@ async def test_usage_chunk(user: Any, reason: str) -> None:
         "completion_tokens": 3,
         "total_tokens": 5,
         "prompt_tokens_details": {"cached_tokens": 0},
+        "completion_tokens_details": {"reasoning_tokens": 0},
     }
     for chunk in map(json.loads, chunks):
         assert chunk["usage"] is None

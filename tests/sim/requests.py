@@ -41,6 +41,7 @@ class Prompt:
     spans: tuple[ImageSpan, ...]
     answer_start: int
     turn_ends: tuple[int, ...]
+    starts_in_thinking: bool = False
 
 
 def text_of(name: str, rows: int) -> npt.NDArray[np.int32]:

@@ -9,6 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from luce.text.answer_parts import Content, Reasoning, ToolCall
+from luce.text.chat_template import ChatTemplate
+from luce.text.messages import normalise
+from luce.text.tokenizer import Tokenizer
 from tests.text.answers import cut, parse, render, texts
 
 CALL = render("f", {"a": "x"})
@@ -77,3 +80,42 @@ def test_pieces_do_not_matter(
     assert parse(list(text), **options) == whole
     for call in _kinds(whole)[2]:
         assert isinstance(json.loads(call.arguments), dict)
+
+
+def _words(*more: str) -> st.SearchStrategy[str]:
+    return st.lists(st.sampled_from(("x", "é ", "👩‍🚀", "\n", "\n\n", " ", "<", *more)), max_size=6).map(
+        "".join
+    )
+
+
+@given(
+    _words("<think>").map(lambda text: f"r{text}".strip()),
+    _words("<tool_call>").map(str.strip),
+    st.lists(st.dictionaries(st.sampled_from(("a", "unknown")), _words(QUOTE), max_size=2), max_size=2),
+)
+def test_an_answer_given_back_renders_to_its_own_ids(
+    style: ChatTemplate, small: Tokenizer, reasoning: str, content: str, calls: list[dict[str, str]]
+) -> None:
+    """What the template would have written, as the model writes it, comes back to the same ids in a later turn."""
+    called = [{"type": "function", "function": {"name": "f", "arguments": call}} for call in calls]
+    turn = {"role": "assistant", "content": content, "reasoning_content": reasoning, "tool_calls": called}
+    question = {"role": "user", "content": "q"}
+
+    def ids(answer: dict[str, Any]) -> list[int]:
+        messages = normalise([question, answer]).messages
+        return small.encode_rendered(style.render(messages, add_generation_prompt=False).pieces)
+
+    prompt = small.encode_rendered(style.render(normalise([question]).messages).pieces)
+    written = ids(turn)
+    assert written[: len(prompt)] == prompt, "the trap: the answer goes on where the prompt ends"
+    end = len(written) - 1 - written[::-1].index(small.special_ids["<|im_end|>"])
+    answer = [small.decode([token]) for token in written[len(prompt) : end]]
+    if "\ufffd" in "".join(answer):  # a character over several tokens
+        answer = [small.decode(written[len(prompt) : end])]
+    reasoned, said, found = _kinds(parse(answer, inside=True))
+    back = [{"type": "function", "function": {"name": c.name, "arguments": c.arguments}} for c in found]
+    assert (
+        ids({"role": "assistant", "content": said, "reasoning_content": reasoned, "tool_calls": back})
+        == written
+    )
+    assert [json.loads(call.arguments) for call in found] == calls

@@ -7,7 +7,7 @@ from quart import Request, Response
 
 from luce.actors.service import Service
 from luce.actors.submission import Handle
-from luce.actors.token_buffer import Delta, End
+from luce.actors.token_buffer import End
 from luce.engines.loaded import LoadedModel
 from luce.engines.seam import SampledToken
 from luce.errors import CapacityError, LuceError, RequestError
@@ -18,6 +18,7 @@ from luce.http.openai.prepare import prepare_chat
 from luce.http.options import HttpOptions
 from luce.http.request_log import record_of
 from luce.http.sse import DONE, data, event_response
+from luce.text.answer_parts import Part
 
 __all__ = ["Chat"]
 
@@ -67,25 +68,39 @@ class ChatEvents:
         while not self._ended:
             item = await self._handle.next()
             if isinstance(item, End):
+                chunks = self._writer.delta_chunks(self._writer.rest(item.reason))
+                if chunks:
+                    return _events(chunks)  # before what may be an error; the end comes again
                 self._ended = True
-                return self._last(_reason(item))
-            chunk = self._writer.delta_chunk(item.text, item.tokens)
-            if chunk is not None:
-                return data(chunk)
+                return self._end(_reason(item))
+            chunks = self._writer.delta_chunks(self._writer.take(item.text, item.tokens), item.tokens)
+            if self._writer.complete:
+                self._ended = True
+                return _events(chunks) + self._end("stop")
+            if chunks:
+                return _events(chunks)
         return b""
 
-    def _last(self, reason: str) -> bytes:
+    def _end(self, reason: str) -> bytes:
         usage = self._writer.usage_chunk()
         return data(self._writer.finish_chunk(reason)) + (data(usage) if usage is not None else b"") + DONE
 
 
+def _events(chunks: list[bytes]) -> bytes:
+    return b"".join(map(data, chunks))
+
+
 async def _whole(handle: Handle, writer: ChatWriter) -> bytes:
-    text: list[str] = []
+    parts: list[Part] = []
     tokens: list[SampledToken] = []
-    while isinstance(item := await handle.next(), Delta):
-        text.append(item.text)
+    while not writer.complete:
+        item = await handle.next()
+        if isinstance(item, End):
+            parts += writer.rest(item.reason)
+            return writer.answer(parts, tokens, _reason(item))
+        parts += writer.take(item.text, item.tokens)
         tokens += item.tokens
-    return writer.answer("".join(text), tokens, _reason(item))
+    return writer.answer(parts, tokens, "stop")
 
 
 def _reason(end: End) -> str:

@@ -47,6 +47,8 @@ Content = str | list[Part] | None
 class FunctionCall(_Strict, frozen=True):
     name: str
     arguments: str | dict[str, Any] | None = None
+    parsed_arguments: Any = None
+    """What openai's stream helpers made of the arguments; of no effect."""
 
 
 class ToolCall(_Strict, frozen=True):
@@ -82,6 +84,8 @@ class AssistantMessage(_Strict, tag_field="role", tag="assistant", frozen=True):
     audio: None = None
     function_call: None = None
     annotations: list[Any] | None = None
+    parsed: Any = None
+    """What openai's ``parse`` made of the content; of no effect."""
 
 
 class ToolMessage(_Strict, tag_field="role", tag="tool", frozen=True):
@@ -141,7 +145,13 @@ class ChatRequest(_Strict, frozen=True):
     top_logprobs: int | None = None
 
     tools: list[Tool] | None = None
+    parallel_tool_calls: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    reasoning_format: Literal["auto", "deepseek", "none"] | None = None
+    """llama.cpp's: where reasoning goes. With "auto" and "deepseek" into ``reasoning_content``, with "none" it stays in
+    ``content``, tags and all."""
+    include_reasoning: bool | None = None
+    """vLLM's: false leaves reasoning out of the answer."""
 
     # Taken and of no effect on the answer.
     user: Any = None
@@ -156,7 +166,6 @@ class ChatRequest(_Strict, frozen=True):
     n: Any = None
     response_format: Any = None
     tool_choice: Any = None
-    parallel_tool_calls: Any = None
     reasoning_effort: Any = None
     verbosity: Any = None
     modalities: Any = None

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -11,13 +12,11 @@ from msgspec import UNSET, Struct, UnsetType
 from luce.actors.submission import Handle
 from luce.engines.loaded import LoadedModel
 from luce.engines.seam import SampledToken
+from luce.http.openai.logprobs import Logprobs, token_logprobs
 from luce.http.openai.prepare import ChatJob
-from luce.text.tokenizer import Tokenizer
+from luce.text.answer_parts import Content, Part, Reasoning, ToolCall
 
-__all__ = ["ChatWriter", "token_logprobs"]
-
-FLOOR = -9999.0
-"""Stands for log(0): JSON has no infinity. The value is vLLM's."""
+__all__ = ["ChatWriter"]
 
 
 class PromptTokens(Struct, frozen=True):
@@ -25,35 +24,40 @@ class PromptTokens(Struct, frozen=True):
     """Whose rows came from the prefix cache."""
 
 
+class AnswerTokens(Struct, frozen=True):
+    reasoning_tokens: int
+    """In think blocks that were told apart."""
+
+
 class Usage(Struct, frozen=True):
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptTokens
+    completion_tokens_details: AnswerTokens
 
 
-class Alternative(Struct, frozen=True):
-    token: str
-    logprob: float
-    bytes: list[int]
+class CalledFunction(Struct, frozen=True):
+    arguments: str
+    """A JSON object, or in a stream a piece of one."""
+    name: str | UnsetType = UNSET
 
 
-class TokenLogprob(Struct, frozen=True):
-    token: str
-    logprob: float
-    bytes: list[int]
-    top_logprobs: list[Alternative]
+class Call(Struct, frozen=True):
+    """A tool call, whole or in a stream's delta; there the first has all but its arguments, the next only those."""
 
-
-class Logprobs(Struct, frozen=True):
-    content: list[TokenLogprob]
-    refusal: None = None
+    function: CalledFunction
+    id: str | UnsetType = UNSET
+    type: Literal["function"] | UnsetType = UNSET
+    index: int | UnsetType = UNSET
 
 
 class AnswerMessage(Struct, frozen=True):
-    content: str
+    content: str | None
     role: Literal["assistant"] = "assistant"
     refusal: None = None
+    reasoning_content: str | UnsetType = UNSET
+    tool_calls: list[Call] | UnsetType = UNSET
 
 
 class Choice(Struct, frozen=True):
@@ -76,6 +80,8 @@ class Answer(Struct, frozen=True):
 class AnswerDelta(Struct, frozen=True):
     role: str | UnsetType = UNSET
     content: str | UnsetType = UNSET
+    reasoning_content: str | UnsetType = UNSET
+    tool_calls: list[Call] | UnsetType = UNSET
 
 
 class ChunkChoice(Struct, frozen=True):
@@ -95,38 +101,29 @@ class Chunk(Struct, frozen=True):
     usage: Usage | UnsetType | None = UNSET
 
 
-def token_logprobs(tokens: Sequence[SampledToken], tokenizer: Tokenizer) -> list[TokenLogprob]:
-    """The log-probabilities of tokens, each with its bytes: a token may be part of a character."""
-    return [
-        TokenLogprob(
-            *_shown(tokenizer, token.token, token.logprob),
-            [Alternative(*_shown(tokenizer, other, logprob)) for other, logprob in token.top],
-        )
-        for token in tokens
-    ]
-
-
-def _shown(tokenizer: Tokenizer, token: int, logprob: float | None) -> tuple[str, float, list[int]]:
-    data = tokenizer.token_bytes(token)
-    return data.decode("utf-8", "replace"), FLOOR if logprob is None else max(logprob, FLOOR), list(data)
-
-
 class ChatWriter:
-    """Writes the answer of one request as JSON. Counts its tokens."""
+    """Writes the answer of one request as JSON, in parts. Counts its tokens."""
 
     def __init__(self, job: ChatJob, handle: Handle, model: LoadedModel) -> None:
         self._job = job
+        self._parser = job.form.parser()
         self._tokenizer = model.tokenizer
         self._usage = handle.usage
         self._model = model.name
         fingerprint = getattr(model.engine, "fingerprint", None)
         self._fingerprint = None if fingerprint is None else str(fingerprint)
-        self._logprobs: list[TokenLogprob] = []
+        self._calls = 0
         self.completion_tokens = 0
+        self._reasoning_tokens = 0
 
     @property
     def wants_logprobs(self) -> bool:
         return self._job.top_logprobs is not None
+
+    @property
+    def complete(self) -> bool:
+        """The client wants no more: it asked for one call at most, and has it."""
+        return self._job.form.one_call and self._calls > 0
 
     @property
     def usage(self) -> Usage:
@@ -136,12 +133,40 @@ class ChatWriter:
             self.completion_tokens,
             prompt + self.completion_tokens,
             PromptTokens(self._usage.cached_tokens),
+            AnswerTokens(self._reasoning_tokens),
         )
 
-    def answer(self, text: str, tokens: Sequence[SampledToken], reason: str) -> bytes:
-        """The whole answer at once."""
-        self.completion_tokens = len(tokens)
-        choice = Choice(AnswerMessage(text), reason, self._logprobs_of(tokens))
+    def take(self, text: str, tokens: Sequence[SampledToken]) -> list[Part]:
+        """Parts of the answer that are certain after the engine's next piece."""
+        self.completion_tokens += len(tokens)
+        self._reasoning_tokens += len(tokens) * self._parser.thinking
+        return self._wanted(self._parser.feed(text))
+
+    def rest(self, reason: str) -> list[Part]:
+        """The last parts, of an answer that ended for that reason."""
+        return [] if self.complete else self._wanted(self._parser.flush(ended=reason == "stop"))
+
+    def finish_reason(self, reason: str) -> str:
+        """The reason as clients know it."""
+        called = self._calls and (reason == "stop" or self.complete)
+        return "tool_calls" if called else reason
+
+    def answer(self, parts: Iterable[Part], tokens: Sequence[SampledToken], reason: str) -> bytes:
+        """The whole answer at once, of all its parts and tokens."""
+        found = list(parts)
+        reasoning = "".join(part.text for part in found if isinstance(part, Reasoning))
+        content = "".join(part.text for part in found if isinstance(part, Content))
+        calls = [
+            Call(CalledFunction(part.arguments, part.name), _call_id(), "function")
+            for part in found
+            if isinstance(part, ToolCall)
+        ]
+        message = AnswerMessage(
+            content=content if content or not calls else None,
+            reasoning_content=reasoning or UNSET,
+            tool_calls=calls or UNSET,
+        )
+        choice = Choice(message, self.finish_reason(reason), self._logprobs_of(tokens))
         return msgspec.json.encode(
             Answer(
                 id=self._job.submission.id,
@@ -156,15 +181,47 @@ class ChatWriter:
     def first_chunk(self) -> bytes:
         return self._chunk([ChunkChoice(AnswerDelta(role="assistant", content=""))])
 
-    def delta_chunk(self, text: str, tokens: Sequence[SampledToken]) -> bytes | None:
-        """A piece of the answer; None when there is nothing that the client would see."""
-        self.completion_tokens += len(tokens)
-        if not text and not (tokens and self.wants_logprobs):
-            return None
-        return self._chunk([ChunkChoice(AnswerDelta(content=text), logprobs=self._logprobs_of(tokens))])
+    def delta_chunks(self, parts: Sequence[Part], tokens: Sequence[SampledToken] = ()) -> list[bytes]:
+        """Chunks for parts of the answer; none when there is nothing that the client would see.
+
+        Log-probabilities of the tokens go with the first one, alone if their text is held back.
+        """
+        deltas = list(self._deltas(parts))
+        logprobs = self._logprobs_of(tokens) if tokens else None
+        if logprobs is not None and not deltas:
+            deltas = [AnswerDelta()]
+        chunks = []
+        for delta in deltas:
+            chunks.append(self._chunk([ChunkChoice(delta, logprobs=logprobs)]))
+            logprobs = None
+        return chunks
 
     def finish_chunk(self, reason: str) -> bytes:
-        return self._chunk([ChunkChoice(AnswerDelta(), finish_reason=reason)])
+        return self._chunk([ChunkChoice(AnswerDelta(), finish_reason=self.finish_reason(reason))])
+
+    def _wanted(self, parts: Iterable[Part]) -> list[Part]:
+        """What the client asked to see of the parts; counts calls."""
+        found: list[Part] = []
+        for part in parts:
+            if self.complete:
+                break
+            self._calls += isinstance(part, ToolCall)
+            if self._job.form.show_reasoning or not isinstance(part, Reasoning):
+                found.append(part)
+        return found
+
+    def _deltas(self, parts: Sequence[Part]) -> Iterator[AnswerDelta]:
+        index = self._calls - sum(isinstance(part, ToolCall) for part in parts)
+        for part in parts:
+            if isinstance(part, Reasoning):
+                yield AnswerDelta(reasoning_content=part.text)
+            elif isinstance(part, Content):
+                yield AnswerDelta(content=part.text)
+            else:
+                named = CalledFunction("", part.name)
+                yield AnswerDelta(tool_calls=[Call(named, _call_id(), "function", index)])
+                yield AnswerDelta(tool_calls=[Call(CalledFunction(part.arguments), index=index)])
+                index += 1
 
     def usage_chunk(self) -> bytes | None:
         """The last chunk, with no choices, when the client asked for it."""
@@ -189,3 +246,7 @@ class ChatWriter:
 
     def _logprobs_of(self, tokens: Sequence[SampledToken]) -> Logprobs | None:
         return Logprobs(token_logprobs(tokens, self._tokenizer)) if self.wants_logprobs else None
+
+
+def _call_id() -> str:
+    return f"call_{uuid.uuid4().hex[:24]}"

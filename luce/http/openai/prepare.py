@@ -16,6 +16,7 @@ from luce.actors.submission import Submission, prefix_keys
 from luce.engines.loaded import LoadedModel
 from luce.errors import RequestError, quoted
 from luce.http.json_body import decode_object, typed
+from luce.http.openai.answer_form import AnswerForm, answer_form, offered_tools
 from luce.http.openai.chat_request import ChatRequest
 from luce.http.openai.images import picture_bytes
 from luce.http.openai.room import (
@@ -50,6 +51,7 @@ class ChatJob:
     stream: bool
     include_usage: bool
     continuous_usage: bool
+    form: AnswerForm
     top_logprobs: int | None
     """Alternatives to show for each token; None: no log-probabilities."""
 
@@ -81,10 +83,11 @@ def prepare_chat(body: bytes | bytearray, model: LoadedModel, options: HttpOptio
     named = [(file, reference.field) for file, reference in zip(files, references, strict=True)]
     refuse_too_large(sum(model.preparer.image_tokens(file, field=place) for file, place in named), context)
     images = tuple(model.preparer.prepare_image(file, field=place) for file, place in named)
+    tools = offered_tools(request, raw)
     prompt = model.preparer.build(
         conversation.messages,
         images,
-        tools=raw.get("tools") or None,
+        tools=tools,
         template_kwargs=request.chat_template_kwargs,
     )
     room = answer_room(len(prompt.token_ids), wanted, field, context)
@@ -107,6 +110,7 @@ def prepare_chat(body: bytes | bytearray, model: LoadedModel, options: HttpOptio
         stream=_or(request.stream, False),
         include_usage=stream is not None and _or(stream.include_usage, False),
         continuous_usage=stream is not None and _or(stream.continuous_usage_stats, False),
+        form=answer_form(request, tools, prompt),
         top_logprobs=params.logprobs,
     )
 

@@ -15,8 +15,7 @@ __all__ = ["refuse_unsupported"]
 _FIELDS: dict[str, tuple[tuple[Any, ...], str]] = {
     "n": ((1,), "one answer per request; send the request n times"),
     "response_format": (({"type": "text"},), 'only {"type": "text"}'),
-    "tool_choice": (("auto",), 'only "auto"'),
-    "parallel_tool_calls": ((True,), "the model decides how many calls it makes"),
+    "tool_choice": (("auto", "none"), 'only "auto" and "none"; the model cannot be held to a call yet'),
     "reasoning_effort": ((), "pass what the model's template knows in chat_template_kwargs"),
     "verbosity": ((), "ask for it in the prompt"),
     "modalities": ((["text"],), 'only ["text"]'),
