@@ -270,13 +270,16 @@ def turn(*parts: str, role: str = "user") -> dict[str, Any]:
 
 
 def ask(*parts: str, **fields: Any) -> dict[str, Any]:
-    """A greedy request with log-probabilities, whose answer goes on to its limit."""
+    """A greedy request with log-probabilities, whose answer goes on to its limit and is all content: random text would
+    be the reasoning that the template's prompt begins.
+    """
     defaults = {
         "temperature": 0,
         "max_tokens": 10,
         "ignore_eos": True,
         "logprobs": True,
         "top_logprobs": 3,
+        "reasoning_format": "none",
     }
     return {"messages": [turn(*parts)]} | defaults | fields
 
