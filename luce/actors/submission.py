@@ -34,6 +34,8 @@ class Submission:
     stop: tuple[str, ...] = ()
     include_stop: bool = False
     """Keep the matched stop string in the text."""
+    stop_in_reasoning: bool = True
+    """Stop strings apply to text in think blocks too."""
     skip_special_tokens: bool = True
     timeout: float | None = None
     """Seconds from its arrival until its answer is complete, or it ends with an error; None: what the server allows."""

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["Content", "Reasoning", "ReasoningSplitter", "held_back"]
+__all__ = ["CLOSE", "OPEN", "Content", "Reasoning", "ReasoningSplitter", "held_back"]
 
 OPEN, CLOSE = "<think>", "</think>"
 

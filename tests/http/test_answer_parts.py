@@ -10,7 +10,7 @@ import attrs
 import pytest
 import trio
 
-from luce.actors.token_buffer import Delta
+from luce.actors.token_buffer import Delta, End
 from luce.errors import LuceError
 from tests.http.conftest import Server, serving
 from tests.http.stubs import StubPreparer, StubService, failing, make_model, sampled, saying
@@ -114,6 +114,17 @@ async def test_all_parts() -> None:
     assert said == Said("hm, so", "I ask.", calls, "tool_calls", count, said.usage)
     assert said.usage is not None and said.usage["completion_tokens"] == count
     assert said.usage["completion_tokens_details"] == {"reasoning_tokens": thought}
+
+
+async def test_several_parts_in_one_piece() -> None:
+    async def at_once(submission: Any) -> AsyncIterator[Any]:
+        yield Delta(ANSWER, (sampled(120, -0.5),))
+        yield End("stop")
+
+    async with serving(StubService(at_once), make_model(preparer=StubPreparer(thinking=True))) as server:
+        one, other = await whole(server, tools=TOOLS), await streamed(server, tools=TOOLS, logprobs=True)
+    assert one == attrs.evolve(other, logprobs=0) and other.logprobs == 1
+    assert (one.reasoning, one.content, len(one.calls)) == ("hm, so", "I ask.", 2)
 
 
 async def test_plain_answers_have_no_new_fields() -> None:

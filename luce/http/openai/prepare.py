@@ -94,6 +94,7 @@ def prepare_chat(body: bytes | bytearray, model: LoadedModel, options: HttpOptio
     params = attrs.evolve(params, max_tokens=room).with_seed()
     params.validate(model.tokenizer.num_token_ids)
     stream = request.stream_options
+    form = answer_form(request, tools, prompt)
     submission = Submission(
         id=f"chatcmpl-{uuid.uuid4().hex}",
         prompt=prompt,
@@ -101,6 +102,7 @@ def prepare_chat(body: bytes | bytearray, model: LoadedModel, options: HttpOptio
         params=params,
         stop=stop,
         include_stop=_or(request.include_stop_str_in_output, False),
+        stop_in_reasoning=not form.split,
         skip_special_tokens=_or(request.skip_special_tokens, True),
         timeout=timeout,
     )
@@ -110,7 +112,7 @@ def prepare_chat(body: bytes | bytearray, model: LoadedModel, options: HttpOptio
         stream=_or(request.stream, False),
         include_usage=stream is not None and _or(stream.include_usage, False),
         continuous_usage=stream is not None and _or(stream.continuous_usage_stats, False),
-        form=answer_form(request, tools, prompt),
+        form=form,
         top_logprobs=params.logprobs,
     )
 
