@@ -46,7 +46,9 @@ class AnswerText:
         return text + self._stops.flush()
 
     def _search(self, piece: str) -> str:
-        return self._search_in([(piece, False)] if self._blocks is None else self._blocks.split(piece))
+        if self._blocks is None:
+            return self._stops.feed(piece, armed=self._tokens > self._min_tokens)
+        return self._search_in(self._blocks.split(piece))
 
     def _search_in(self, pieces: list[tuple[str, bool]]) -> str:
         """What may be shown of pieces, each with whether it is reasoning."""
