@@ -14,6 +14,8 @@ was cut off, comes out as the text that it is, unchanged.
   end of the function follows, and that closes no ``<parameter=`` within the value. Where marks have not paired up when
   the model has ended its answer, the first such ``</parameter>`` ends it, unless another call begins or ends before.
 - From a call that was cut off by a limit everything is text: a call in there may be one that it quotes.
+- An answer full of marks that begin calls which are none costs a bounded time: past :data:`MAX_WASTED` characters read
+  in vain, and several such calls, all of it is text.
 - Of a parameter or name given twice the last value counts.
 - Values are typed by the tool's schema (:mod:`luce.text.argument_types`); in the JSON form they have types already.
 """
@@ -29,11 +31,14 @@ from luce.text.argument_types import ToolSchemas
 from luce.text.reasoning import held_back
 from luce.text.strict_json import strict_json
 
-__all__ = ["Text", "ToolCall", "ToolCallFinder"]
+__all__ = ["MAX_WASTED", "Text", "ToolCall", "ToolCallFinder"]
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 _FUNCTION, _END_FUNCTION = "<function=", "</function>"
 _PARAMETER, _END_PARAMETER = "<parameter=", "</parameter>"
+MAX_WASTED = 1 << 18
+_FEW = 8
+"""So many failures are always taken, however long the text."""
 _MAX_NAME = 256
 _VALUE_MARKS = re.compile(f"{_PARAMETER}|{_END_PARAMETER}")
 _OTHER_CALL = re.compile(rf"{OPEN}\s*{_FUNCTION}|{_END_FUNCTION}\s*{CLOSE}")
@@ -77,6 +82,8 @@ class ToolCallFinder:
         self._declared_only = declared_only
         self._held = ""
         self._scan: _Scan | None = None
+        self._failures = self._wasted = 0
+        """Calls that were none, and characters that were read for them."""
 
     def feed(self, text: str) -> Iterator[Text | ToolCall]:
         """What is certain after this text. To be read to its end before the next call."""
@@ -96,6 +103,9 @@ class ToolCallFinder:
 
     def _find(self, *, final: bool, ended: bool) -> Iterator[Text | ToolCall]:
         while True:
+            if self._failures > _FEW and self._wasted > MAX_WASTED:
+                yield from self._pass(len(self._held))
+                return
             place = self._held.find(OPEN)
             if place < 0:
                 shown = len(self._held) - held_back(self._held, OPEN)
@@ -118,13 +128,19 @@ class ToolCallFinder:
         except _MoreError:
             if not (final and ended):
                 return None
-            call, end = Text(OPEN), len(OPEN)
+            call, end = self._fail(2 * len(self._held))
         except _BrokenError:
-            call, end = Text(OPEN), len(OPEN)
+            call, end = self._fail(2 * len(self._held) if final else self._scan.place)
         if isinstance(call, ToolCall) and call.name not in self._tools and self._declared_only():
-            call, end = Text(OPEN), len(OPEN)
+            call, end = self._fail(end)
         self._held, self._scan = self._held[end:], None
         return call
+
+    def _fail(self, read: int) -> tuple[Text, int]:
+        """What stands for the opening mark of no call, for which so many characters were read."""
+        self._failures += 1
+        self._wasted += read
+        return Text(OPEN), len(OPEN)
 
     def _attempt(self, final: bool, ended: bool) -> tuple[ToolCall | Text, int]:
         assert self._scan is not None
@@ -162,6 +178,11 @@ class _Scan:
         self._depth = 0
         self._in_string = False
         self._call: ToolCall | None = None
+
+    @property
+    def place(self) -> int:
+        """Up to where the text was read."""
+        return self._at
 
     def run(self, text: str) -> tuple[ToolCall, int]:
         """The call and where it ends. Raises _MoreError or _BrokenError."""

@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from luce.text.argument_types import ToolSchemas
-from luce.text.tool_calls import Text, ToolCall, ToolCallFinder
+from luce.text.tool_calls import MAX_WASTED, Text, ToolCall, ToolCallFinder, _Scan
 from tests.text.answers import TOOLS, cut, render, texts
 
 Found = list[Any]
@@ -179,3 +179,34 @@ def test_any_text_as_a_value(arguments: dict[str, str], places: list[int]) -> No
     text = "A" + render("f", arguments) + render("f", {}) + "B"
     marks = any("parameter" in value for value in arguments.values())
     assert marks or find(cut(text, places)) == ["A", ("f", arguments), ("f", {}), "B"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<tool_call>\n<function=f>\n<parameter=a>\n" * 4000 + "</tool_call>",
+        "<tool_call>{" * 4000 + "}" * 4000 + "</tool_call>",
+        "".join(render("g", {"a": "<tool_call>{"}) for _ in range(4000)),
+    ],
+)
+def test_marks_that_begin_no_call_cost_a_bounded_time(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = 0
+    run = _Scan.run
+
+    def counting(scan: _Scan, held: str) -> Any:
+        nonlocal read
+        before = scan.place
+        try:
+            return run(scan, held)
+        finally:
+            read += scan.place - before
+
+    monkeypatch.setattr(_Scan, "run", counting)
+    assert find([text], declared_only=True) == [text]
+    assert read < 4 * MAX_WASTED + 16 * len(text)
+    assert find(cut(text, [1000, 100_000]), declared_only=True) == [text]
+
+
+def test_few_long_failures_hide_no_later_call() -> None:
+    text = render("f", {"a": "x" * 2 * MAX_WASTED}).replace("</tool_call>", " no ")
+    assert find(text + QUOTED + text + QUOTED) == [text, ("f", {"a": "x", "b": 2})] * 2
