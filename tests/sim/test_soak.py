@@ -9,7 +9,6 @@ import pytest
 
 from luce.errors import RequestError
 from tests.sim.crowd import BROKEN, CALM, FAULTY, serve_crowd
-from tests.sim.files import EXHAUSTIVE
 from tests.sim.simulator import Report, check_results
 
 # I13: a step's results (chunk.done and token), what ends a request early (retired and dropped), a stall and its end,
@@ -47,19 +46,12 @@ def armed(report: Report) -> set[str]:
     return {reason for reason, seen in reasons.items() if not seen}
 
 
-@pytest.mark.parametrize("depth", [1, 2])
-def test_soak(depth: int) -> None:
-    count = 1000
-    check(serve_crowd(11, count, depth=depth), count)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-@pytest.mark.skipif(not EXHAUSTIVE, reason="LUCE_TEST_EXHAUSTIVE=1 serves 20,000 requests at each depth")
-@pytest.mark.parametrize("depth", [1, 2])
-def test_long_soak(depth: int) -> None:
-    count = 20_000
-    check(serve_crowd(7, count, depth=depth), count)
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(("seed", "depth"), [(11, 1), (7, 2), (12, 1), (13, 2)])
+def test_soak(seed: int, depth: int) -> None:
+    """20,000 requests in all."""
+    count = 5_000
+    check(serve_crowd(seed, count, depth=depth), count)
 
 
 @pytest.mark.parametrize("depth", [1, 2])
