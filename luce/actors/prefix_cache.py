@@ -168,6 +168,8 @@ class PrefixCache:
         entry = self._capturing.pop(work.handle)
         if outcome is None or outcome.error is not None:
             self.index.failed(entry)
+            # A step that failed as a whole may have made the copy before it failed.
+            cast(StoresStates, self._engine).discard(work.handle)
         else:
             self.index.filled(entry, work.handle, device_bytes=outcome.nbytes)
 

@@ -195,7 +195,7 @@ class Request:
     @property
     def savable(self) -> bool:
         """May its slot be copied to host memory and taken away? Not where a copy that fails would lose it."""
-        return self.recomputable and self.machine.active("decoding")
+        return self.capabilities.parking and self.recomputable and self.machine.active("decoding")
 
     @property
     def droppable(self) -> bool:

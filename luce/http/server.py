@@ -7,6 +7,7 @@ import logging
 import math
 import signal
 import socket
+import threading
 from collections.abc import Callable
 
 import trio
@@ -20,6 +21,9 @@ from luce.http.connections import serve_app
 from luce.http.options import HttpOptions
 
 __all__ = ["listen", "run_server"]
+
+CUT_AFTER = 0.5
+"""Seconds behind ``abort_grace`` that the tasks get to end in order."""
 
 log = logging.getLogger("luce.http")
 
@@ -63,15 +67,19 @@ async def run_server(
     http_options: HttpOptions,
     listener: socket.socket,
     announce: Callable[[tuple[str, int]], None],
+    cut: Callable[[], None] | None = None,
 ) -> bool:
     """Serve until a signal. The first one lets running answers finish, the second one ends them, a third one cuts.
 
     While it drains the server still answers: new work gets 503 with Retry-After, /ready says so, and only when the
     last answer has ended (or ``drain_timeout`` has passed) do the connections close. After the second signal clients
-    get an error event, and ``abort_grace`` seconds later whatever is left is cut.
+    get an error event, and ``abort_grace`` seconds later whatever is left is cut; ``cut`` then ends what no task can
+    leave, a step or a picture that is being computed.
 
     Args:
         announce: called once when requests are taken, with the address.
+        cut: ends the process. Called from any thread when the server has not ended soon after ``abort_grace``, and from
+            the handler of a third signal; without it the server waits for what is being computed.
 
     Returns:
         True when everything that was begun has ended by itself or by the drain limit, False after a second signal.
@@ -85,7 +93,9 @@ async def run_server(
     stop = trio.Event()
     hurried = trio.Event()
     async with trio.open_nursery() as nursery:
-        await nursery.start(_obey_signals, service, nursery.cancel_scope, hurried, http_options.abort_grace)
+        await nursery.start(
+            _obey_signals, service, nursery.cancel_scope, hurried, http_options.abort_grace, cut
+        )
         await nursery.start(_run_service, service, failures)
         async with trio.open_nursery() as front:
             app = create_app(service, model, http_options)
@@ -125,6 +135,7 @@ async def _obey_signals(
     everything: trio.CancelScope,
     hurried: trio.Event,
     grace: float,
+    cut: Callable[[], None] | None,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
@@ -137,5 +148,16 @@ async def _obey_signals(
         hurried.set()
         everything.deadline = trio.current_time() + grace
         service.drain()
+        if cut is not None:
+            _cut_later(cut, grace)
         await anext(signals)
         everything.cancel()
+
+
+def _cut_later(cut: Callable[[], None], grace: float) -> None:
+    """Nothing that a thread computes can hold up the end: by then trio's own thread may be waiting for one."""
+    last = threading.Timer(grace + CUT_AFTER, cut)
+    last.daemon = True
+    last.start()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: cut())

@@ -181,6 +181,7 @@ def check_clean(service: Service, engine: FakeEngine) -> None:
     pool = loop.memory.pool
     assert pool.free + pool.cached == pool.num_blocks
     assert loop.memory.saved_bytes == 0 and not loop.memory.work
+    assert engine.stored_bytes == loop.memory.cache.index.device_bytes
     assert service._wiring.turn.pending == 0
     encoder = service.encoder
     encoder.cache.check_integrity()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import io
 import os
 import re
@@ -240,6 +241,26 @@ def test_second_signal_stops_at_once(tiny_model: Path, reads: bool) -> None:
             assert server.process.poll() is None
             server.signal(signal.SIGINT)
             assert server.wait(3) == 130
+
+
+def test_second_signal_does_not_wait_for_a_step() -> None:
+    """One step that takes far longer than the server may."""
+    long = body("word " * 1900, max_tokens=2)
+    flags = ("--prefill", "1000000", "--slots", "8", "--prefix-memory", "0")
+    with serving(None, *flags) as server, server.http() as client:
+        askers = [threading.Thread(target=lambda: _quietly(client, long), daemon=True) for _ in range(8)]
+        for asker in askers:
+            asker.start()
+        time.sleep(2)
+        server.signal()
+        time.sleep(0.2)
+        server.signal()
+        assert server.wait(10) == 130
+
+
+def _quietly(client: httpx.Client, asked: Any) -> None:
+    with contextlib.suppress(httpx.HTTPError):
+        client.post("/v1/chat/completions", json=asked)
 
 
 def _answering(stream: Any) -> None:

@@ -357,12 +357,12 @@ class FakeEngine:
         try:
             if plan.freed_blocks:
                 self._model.take_back(plan.freed_blocks)
-            if failure is not None:
+            work = tuple(map(self._states.run, plan.work))
+            if failure is not None:  # behind the work: a device may have done any part of a step
                 for slot in [*(s.slot for s in plan.segments), *(item.slot for item in plan.work)]:
                     self._model.lanes[slot].failure = failure
                 ticket.result = DeviceError(failure)
             else:
-                work = tuple(map(self._states.run, plan.work))
                 outcomes = tuple(map(self._run, plan.segments, plan.block_tables))
                 ticket.result = StepResult(plan.number, outcomes, self._times.of_step(plan), work)
         except Exception as error:  # a bug; raised where the step is collected
