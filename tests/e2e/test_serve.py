@@ -251,11 +251,19 @@ def test_second_signal_does_not_wait_for_a_step() -> None:
         askers = [threading.Thread(target=lambda: _quietly(client, long), daemon=True) for _ in range(8)]
         for asker in askers:
             asker.start()
-        time.sleep(2)
+        # The first step takes whoever came first, the second one all others.
+        until(lambda: any("decoding" in one["states"] for one in _requests(client)), 60)
+        time.sleep(0.5)
+        assert sum("staging" in one["states"] for one in _requests(client)) >= 3
         server.signal()
         time.sleep(0.2)
         server.signal()
-        assert server.wait(10) == 130
+        assert server.wait(5) == 130
+
+
+def _requests(client: httpx.Client) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = client.get("/slots").json()["requests"]
+    return found
 
 
 def _quietly(client: httpx.Client, asked: Any) -> None:
