@@ -12,9 +12,9 @@ import trio
 
 from luce.actors.service import Service
 from luce.actors.submission import Submission
-from luce.engines.fake.engine import FakeEngine, Mode, fake_capabilities
+from luce.engines.fake.engine import FakeEngine, FakeTicket, Mode, fake_capabilities
 from luce.engines.fake.pictures import make_picture
-from luce.engines.seam import SampledToken, WorkKind
+from luce.engines.seam import SampledToken, StepPlan, WorkKind
 from luce.trace.events import EventRecord
 from tests.actors.harness import Answer, Prompt, ask, check_clean, expected, read, read_all, serving, settled
 
@@ -50,6 +50,29 @@ async def answer_to(service: Service, asked: Submission) -> tuple[Answer, int]:
     """The answer and how many of its prompt's tokens came from the cache."""
     handle = service.submit(asked)
     return await read(handle), handle.usage.cached_tokens
+
+
+class FailsWithCopies(FakeEngine):
+    """The first step that holds a capture fails as a whole, its copy made."""
+
+    failed = 0
+
+    def launch(self, plan: StepPlan) -> FakeTicket:
+        if not self.failed and any(item.kind is WorkKind.CAPTURE for item in plan.work):
+            self.failed = plan.number
+            self.fail_step(plan.number)
+        return super().launch(plan)
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+async def test_a_capture_of_a_step_that_failed_is_given_back(depth: int) -> None:
+    engine = FailsWithCopies(fake_capabilities(block_size=16), mode=Mode.INLINE)
+    async with serving(engine, depth=depth) as service:
+        answers = await read_all(service, [ask(n, rows=40, tokens=6) for n in range(3)])
+        assert engine.failed and any(answer.end.reason == "error" for answer in answers)
+        await settled(service)
+        index = service.loop.memory.cache.index
+        assert engine.stored_bytes == index.device_bytes, "the copy was made, and nobody knows of it"
 
 
 async def test_the_entries_steps_are_in_the_event_stream() -> None:
