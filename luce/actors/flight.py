@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import attrs
 
 from luce.actors.request import Request
@@ -41,9 +43,13 @@ class Flight:
     """Per segment, who it belongs to."""
     moving: tuple[Request, ...]
     """Per work item, who it belongs to."""
-    slots: frozenset[int] = attrs.field(init=False)
-    """That it touches."""
 
-    def __attrs_post_init__(self) -> None:
-        touched = [segment.slot for segment in self.plan.segments] + [work.slot for work in self.plan.work]
-        object.__setattr__(self, "slots", frozenset(touched))
+    @cached_property
+    def slots(self) -> frozenset[int]:
+        """That it touches. Nobody asks while one step alone is in flight and no request ends."""
+        return frozenset([part.slot for part in (*self.plan.segments, *self.plan.work)])
+
+    @cached_property
+    def sampling(self) -> frozenset[int]:
+        """Slots of which it samples a token."""
+        return frozenset([segment.slot for segment in self.plan.segments if segment.sample])

@@ -14,13 +14,16 @@ if TYPE_CHECKING:
 
 __all__ = ["freeze"]
 
+_NONE = frozenset[int]()
+
 
 def freeze(loop: StepLoop, *, run_ahead: bool) -> LoopState:
     """What :func:`luce.scheduling.plan.plan` decides on. Costs what the slots cost, however many wait."""
     memory = loop.memory
-    busy = {slot for flight in loop.flights for slot in flight.slots}
-    busy.update(work.slot for work, _ in memory.work)
-    continuing = {s.slot for flight in loop.flights for s in flight.plan.segments if s.sample}
+    busy = _NONE.union(*[flight.slots for flight in loop.flights])
+    if memory.work:
+        busy |= {work.slot for work, _ in memory.work}
+    continuing = _NONE.union(*[flight.sampling for flight in loop.flights])
     leaving = loop.retiring | loop.saving
     available = memory.pool.available
     # Who may give way is only asked when somebody may have to: host memory is looked up for it.
@@ -44,7 +47,7 @@ def freeze(loop: StepLoop, *, run_ahead: bool) -> LoopState:
                     request.ready_rows,
                     request.row_limit - 1,
                     covered(request),
-                    request.runnable and not adopting(slot) and not (points and awaits_capture(request)),
+                    request.runnable and slot not in adopting and not (points and awaits_capture(request)),
                     slot in continuing,
                     slot in busy,
                     pressed and request.savable and memory.save_cost(request) <= room,

@@ -45,27 +45,28 @@ class Waker:
     A `trio.Event` that can be used again and a `ParkingLot` for one: thousands of messages a second pass here.
     """
 
-    __slots__ = ("_task",)
+    __slots__ = ("sleeper",)
 
     def __init__(self) -> None:
-        self._task: trio.lowlevel.Task | None = None
+        self.sleeper: trio.lowlevel.Task | None = None
+        """Who sleeps, to be read only; asking is cheaper than waking nobody."""
 
     def sleep(self) -> Awaitable[None]:
         """Await it at once: returns after the next :meth:`wake`. Check the condition before and after: it is not
         remembered."""
-        assert self._task is None, "two tasks wait for one thing"
-        self._task = current_task()
+        assert self.sleeper is None, "two tasks wait for one thing"
+        self.sleeper = current_task()
         return wait_task_rescheduled(self._abort)  # noqa: ASYNC105 - a coroutine less for every message
 
     def wake(self) -> None:
         """Wake the sleeper; nothing happens when nobody sleeps."""
-        task = self._task
+        task = self.sleeper
         if task is not None:
-            self._task = None
+            self.sleeper = None
             reschedule(task, _WOKEN)
 
     def _abort(self, _raise_cancel: object) -> trio.lowlevel.Abort:
-        self._task = None
+        self.sleeper = None
         return trio.lowlevel.Abort.SUCCEEDED
 
 
@@ -91,7 +92,8 @@ class Mailbox(Generic[T]):
 
     def __init__(self, turn: Turn, waker: Waker | None = None) -> None:
         self._turn = turn
-        self._items: deque[T] = deque()
+        self.items: deque[T] = deque()
+        """Messages that wait. Only the reader takes any, from the left, and calls :meth:`handled` for each."""
         self._waker = waker if waker is not None else Waker()
         self._closed = False
         self.arrival: Callable[[], Awaitable[None]] = self._waker.sleep
@@ -102,12 +104,14 @@ class Mailbox(Generic[T]):
         if self._closed:
             return
         self._turn.pending += 1
-        self._items.append(item)
-        self._waker.wake()
+        self.items.append(item)
+        waker = self._waker
+        if waker.sleeper is not None:
+            waker.wake()
 
     def pop(self) -> T | None:
         """The next message without waiting, or None. The reader must call :meth:`handled` for it."""
-        return self._items.popleft() if self._items else None
+        return self.items.popleft() if self.items else None
 
     def handled(self) -> None:
         """The reader has done what the message that it popped asks for, answers included."""
@@ -119,11 +123,11 @@ class Mailbox(Generic[T]):
     def close(self) -> int:
         """No more messages; those waiting are dropped and counted as handled. Returns how many."""
         self._closed = True
-        dropped = len(self._items)
-        self._items.clear()
+        dropped = len(self.items)
+        self.items.clear()
         for _ in range(dropped):
             self.handled()
         return dropped
 
     def __len__(self) -> int:
-        return len(self._items)
+        return len(self.items)

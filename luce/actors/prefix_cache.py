@@ -10,7 +10,7 @@ Passive and owned by the step loop alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import cast
 
 import attrs
@@ -104,9 +104,10 @@ class PrefixCache:
         self._adopting[slot] = entry
         return SlotWork(WorkKind.ADOPT, slot, entry.position, cast(int, entry.snapshot), table)
 
-    def adopting(self, slot: int) -> bool:
-        """Is the copy into this slot still to be made? Its request may not run before."""
-        return slot in self._adopting
+    @property
+    def adopting(self) -> Collection[int]:
+        """Slots into which a copy is still to be made. Their requests may not run before."""
+        return self._adopting.keys()
 
     def adopted(self, slot: int, *, failed: bool) -> None:
         """The copy was made or was not needed any more, or the entry is no good."""

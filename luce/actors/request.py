@@ -257,12 +257,12 @@ class Request:
     async def run(self) -> None:
         """Handle messages until the chart is final."""
         machine, mailbox = self.machine, self.mailbox
-        pop, arrival, handle, handled = mailbox.pop, mailbox.arrival, self._handle, mailbox.handled
+        items, arrival, handle, handled = mailbox.items, mailbox.arrival, self._handle, mailbox.handled
         while not machine.current.finished:
-            while (message := pop()) is None:
+            while not items:
                 await arrival()
             try:
-                handle(message)
+                handle(items.popleft())
             except IllegalEvent:
                 raise
             except Exception as error:

@@ -277,10 +277,15 @@ class StepLoop:
             fresh_blocks=changes.fresh,
             freed_blocks=changes.freed,
         )
+        rows = 0
         for (_, _, start, count, _, _, layers), request in zip(segments, requests, strict=True):
-            if layers is None or layers[1] == self._num_layers:
+            if layers is None:
                 request.next_row = start + count
-            if layers is not None and layers[0] == 0:
+                rows += count
+                continue
+            if layers[1] == self._num_layers:
+                request.next_row = start + count
+            if layers[0] == 0:
                 request.mailbox.put(Plain("pass.joined"))
         if self.limits.passes is not None:
             self._note_pass(segments)
@@ -290,7 +295,7 @@ class StepLoop:
         self._launched.wake()
         metrics = self.metrics
         metrics.steps += 1
-        metrics.rows += step.num_rows
+        metrics.rows += rows
         metrics.lanes += len(segments)
         metrics.max_lanes = max(metrics.max_lanes, len(segments))
 

@@ -65,7 +65,8 @@ class TokenBuffer:
         items = self._items
         items.append(delta)
         self.tokens += len(delta.tokens)
-        self._waker.wake()
+        if self._waker.sleeper is not None:
+            self._waker.wake()
         if len(items) >= self._limit and not self._full:
             self._full = True
             return True

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 import os
 import time
@@ -33,7 +32,7 @@ from luce.cli.flags import (
 )
 from luce.cli.in_process import load_with_progress, opened
 from luce.cli.main import EXIT_STOPPED
-from luce.compute.host_memory import use_one_heap
+from luce.compute.host_memory import spare_what_stays, use_one_heap
 from luce.engines.load_model import OpenedModel
 from luce.engines.qwen35.memory import size_lines
 from luce.engines.seam import Capabilities
@@ -289,15 +288,6 @@ def _cut() -> None:
     """The end that nothing holds up; files need no more than the system does for every process."""
     os.write(2, b"luce: cut while a step or a picture was being computed\n")
     os._exit(EXIT_STOPPED)
-
-
-def spare_what_stays() -> None:
-    """Take everything that lives now, modules and the loaded model, out of the garbage collector's rounds.
-
-    A full round over it holds up every request for some 50 ms, a few times a minute under load; without it, for 5.
-    """
-    gc.collect()
-    gc.freeze()
 
 
 def describe(model: OpenedModel) -> list[str]:

@@ -61,7 +61,12 @@ class EventStream:
 
     def observe(self, step: Step) -> None:
         """Record a machine's step; this is the observer of every machine."""
-        self._add((self._clock(),) + step)  # noqa: RUF005 - unpacking makes a list first
+        entry = (self._clock(),) + step  # noqa: RUF005 - unpacking makes a list first
+        if self._listeners:
+            self._add(entry)
+        else:
+            self._ring.append(entry)
+            self._seq += 1
 
     def read(self, source: str, name: str, value: int | None) -> None:
         """Record what was read from outside every machine: ``source`` stands in the machine's place, ``name`` says

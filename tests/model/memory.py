@@ -24,7 +24,9 @@ class Memory:
         self.free_slots = tuple(slot for slot in range(world.options.slots) if slot not in world.loop.running)
         self.work = tuple((work, work.request) for work in world.loop.work)
         taken = sum(map(self._taken, world.loop.running))
-        self.cache = SimpleNamespace(adopting=world.loop.adopting)
+        self.cache = SimpleNamespace(
+            adopting={slot for slot in world.loop.running if world.loop.adopting(slot)}
+        )
         self.pool = SimpleNamespace(available=world.options.blocks - taken)
 
     def _taken(self, slot: int) -> int:

@@ -57,6 +57,10 @@ class Flight:
     work: tuple[Work, ...] = ()
 
     @property
+    def sampling(self) -> frozenset[int]:
+        return frozenset(row.slot for row in self.rows if row.sample)
+
+    @property
     def slots(self) -> frozenset[int]:
         return frozenset([row.slot for row in self.rows] + [work.slot for work in self.work])
 

@@ -153,7 +153,7 @@ def watched_mailboxes(kind_of: Callable[[Mailbox[Any]], str]) -> Iterator[Counte
 
     def watched(self: Mailbox[Any], item: Any) -> None:
         put(self, item)
-        items = self._items
+        items = self.items
         if len(items) > 1:
             kind = kind_of(self)
             if len(items) > longest[kind]:
