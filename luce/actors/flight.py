@@ -47,7 +47,8 @@ class Flight:
     @cached_property
     def slots(self) -> frozenset[int]:
         """That it touches. Nobody asks while one step alone is in flight and no request ends."""
-        return frozenset([part.slot for part in (*self.plan.segments, *self.plan.work)])
+        rows = [segment.slot for segment in self.plan.segments]
+        return frozenset(rows + [item.slot for item in self.plan.work])
 
     @cached_property
     def sampling(self) -> frozenset[int]:

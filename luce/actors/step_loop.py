@@ -282,13 +282,10 @@ class StepLoop:
             if layers is None:
                 request.next_row = start + count
                 rows += count
-                continue
-            if layers[1] == self._num_layers:
+            elif layers[1] == self._num_layers:
                 request.next_row = start + count
-            if layers[0] == 0:
-                request.mailbox.put(Plain("pass.joined"))
         if self.limits.passes is not None:
-            self._note_pass(segments)
+            self._note_pass(segments, requests)
         self.flights.append(
             Flight(step, self.engine.launch(step), requests, tuple(request for _, request in items))
         )
@@ -299,10 +296,12 @@ class StepLoop:
         metrics.lanes += len(segments)
         metrics.max_lanes = max(metrics.max_lanes, len(segments))
 
-    def _note_pass(self, segments: tuple[Segment, ...]) -> None:
-        begun = sum(segment.layers is not None and segment.layers[0] == 0 for segment in segments)
-        self.metrics.passes += begun > 0
-        self.metrics.shared_passes += begun > 1
+    def _note_pass(self, segments: tuple[Segment, ...], requests: tuple[Request, ...]) -> None:
+        joined = [r for s, r in zip(segments, requests, strict=True) if s.layers and s.layers[0] == 0]
+        for request in joined:
+            request.mailbox.put(Plain("pass.joined"))
+        self.metrics.passes += len(joined) > 0
+        self.metrics.shared_passes += len(joined) > 1
         self.staged_pass = pass_after(self.staged_pass, segments, self._num_layers)
 
     # -- results --------------------------------------------------------------------------------------------------

@@ -96,7 +96,7 @@ def test_serve_takes_keys_from_everywhere_and_prints_none(
 ) -> None:
     given: list[Any] = []
 
-    async def served(model: Any, options: Any, http: Any, listener: Any, announce: Any) -> bool:
+    async def served(model: Any, options: Any, http: Any, listener: Any, announce: Any, *_: Any) -> bool:
         given.append(http)
         announce(("127.0.0.1", 1))
         listener.close()
