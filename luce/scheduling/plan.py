@@ -9,7 +9,7 @@ that does not fit with what it is promised; then one row for every decoding lane
 from __future__ import annotations
 
 from luce.engines.seam import RowSource, Segment, SegmentKind
-from luce.scheduling.pressure import Growth, decode_growth, wants_decode_row
+from luce.scheduling.pressure import decode_growth, decode_lanes
 from luce.scheduling.staged_passes import staged_segments
 from luce.scheduling.state import Decision, Grant, Lane, LoopState, Resume
 from luce.tuples import new_tuple
@@ -36,12 +36,13 @@ def plan(state: LoopState) -> Decision:
             grants = _grants(state)
             if grants:
                 return Decision(grants=grants)
-    growth = decode_growth(state)
+    decoding = decode_lanes(state)
+    growth = decode_growth(state, decoding)
     if growth.park is not None:
         return Decision(parks=(growth.park,))
     if growth.fail is not None:
         return Decision(fails=(growth.fail,))
-    segments = _decode_rows(state, growth)
+    segments = _decode_rows(decoding, growth.held_back)
     if not state.run_ahead:
         segments += _prompt_chunks(state)
         if state.limits.passes is not None:
@@ -78,8 +79,7 @@ def _grants(state: LoopState) -> tuple[Grant, ...]:
     return tuple(grants)
 
 
-def _decode_rows(state: LoopState, growth: Growth) -> list[Segment]:
-    run_ahead, held_back = state.run_ahead, growth.held_back
+def _decode_rows(decoding: list[Lane], held_back: frozenset[int]) -> list[Segment]:
     return [
         new_tuple(
             Segment,
@@ -93,8 +93,8 @@ def _decode_rows(state: LoopState, growth: Growth) -> list[Segment]:
                 None,
             ),
         )
-        for lane in state.lanes
-        if wants_decode_row(lane, run_ahead) and lane.slot not in held_back
+        for lane in decoding
+        if lane.slot not in held_back
     ]
 
 

@@ -92,13 +92,16 @@ class PrefixKeys:
         Raises:
             ValueError: an id is negative; nothing has changed.
         """
-        more = _checked(np.asarray(token_ids, np.int32))
-        length = self._length + len(more)
+        if isinstance(token_ids, np.ndarray):
+            token_ids = _checked(token_ids)
+        elif len(token_ids) and (least := min(token_ids)) < 0:  # for a few ids cheaper than an array
+            raise ValueError(f"token id {least} is negative")
+        length = self._length + len(token_ids)
         if length > len(self._content):
             grown = np.empty(max(length, 2 * self._length, 64), np.int32)
             grown[: self._length] = self._content[: self._length]
             self._content = grown
-        self._content[self._length : length] = more
+        self._content[self._length : length] = token_ids
         self._length = length
         self._hash_blocks()
 
@@ -209,7 +212,7 @@ class PrefixKeys:
             return
         data = self._content[done * size : whole * size].tobytes()
         digest, head, width = self._chain[-1], self._whole, 4 * size
-        pictures = self._pictures_of_blocks(done, whole)
+        pictures = self._pictures_of_blocks(done, whole) if self._starts else {}
         for block in range(done, whole):
             at = (block - done) * width
             digest = _link(digest, head + data[at : at + width] + pictures.get(block, b""))

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from luce.scheduling.state import Lane, LoopState, Park, ParkKind
 
-__all__ = ["Growth", "decode_growth", "wants_decode_row"]
+__all__ = ["Growth", "decode_growth", "decode_lanes"]
 
 
 class Growth(NamedTuple):
@@ -27,22 +27,21 @@ class Growth(NamedTuple):
 _ALL = Growth(frozenset())
 
 
-def wants_decode_row(lane: Lane, run_ahead: bool) -> bool:
-    """Would this lane decode in the next step, blocks aside? So does the last row of a staged prompt."""
-    return (
-        lane.runnable
-        and (lane.prompt_rows <= lane.next_row < lane.last_row or (lane.imported and lane.prefilling))
-        and (lane.in_flight or not run_ahead)
-    )
-
-
-def decode_growth(state: LoopState) -> Growth:
-    """Share out the blocks that are there; under pressure, name who has to give way."""
-    needy = [
+def decode_lanes(state: LoopState) -> list[Lane]:
+    """Lanes that would decode in the next step, blocks aside. So does the last row of a staged prompt."""
+    run_ahead = state.run_ahead
+    return [
         lane
         for lane in state.lanes
-        if lane.next_row >= lane.covered_rows and wants_decode_row(lane, state.run_ahead)
+        if lane.runnable
+        and (lane.prompt_rows <= lane.next_row < lane.last_row or (lane.imported and lane.prefilling))
+        and (lane.in_flight or not run_ahead)
     ]
+
+
+def decode_growth(state: LoopState, decoding: list[Lane]) -> Growth:
+    """Share out the blocks that are there among :func:`decode_lanes`; under pressure, name who has to give way."""
+    needy = [lane for lane in decoding if lane.next_row >= lane.covered_rows]
     if len(needy) <= state.available_blocks:
         return _ALL
     needy.sort(key=_arrival)

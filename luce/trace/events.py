@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from luce.charts.interpreter import Step
+from luce.charts.interpreter import StepFields
 from luce.tuples import new_tuple
 
 __all__ = ["EventRecord", "EventStream"]
@@ -59,7 +59,7 @@ class EventStream:
         self._routes: dict[str, tuple[Callable[[EventRecord], None], ...]] = {}
         """Those of them who are told, by machine; found when it is first needed."""
 
-    def observe(self, step: Step) -> None:
+    def observe(self, step: StepFields) -> None:
         """Record a machine's step; this is the observer of every machine."""
         entry = (self._clock(),) + step  # noqa: RUF005 - unpacking makes a list first
         if self._listeners:
