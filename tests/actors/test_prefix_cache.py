@@ -15,8 +15,21 @@ from luce.actors.submission import Submission
 from luce.engines.fake.engine import FakeEngine, FakeTicket, Mode, fake_capabilities
 from luce.engines.fake.pictures import make_picture
 from luce.engines.seam import SampledToken, StepPlan, WorkKind
+from luce.scheduling.plan import plan
+from luce.scheduling.state import Decision, LoopState
 from luce.trace.events import EventRecord
-from tests.actors.harness import Answer, Prompt, ask, check_clean, expected, read, read_all, serving, settled
+from tests.actors.harness import (
+    Answer,
+    Prompt,
+    ask,
+    check_clean,
+    expected,
+    make_service,
+    read,
+    read_all,
+    serving,
+    settled,
+)
 
 pytestmark = pytest.mark.trio
 
@@ -279,3 +292,33 @@ async def test_chats_under_pressure_with_cancels_are_exact(seed: int, depth: int
         check_clean(service, engine)
         stats = service.loop.memory.cache.index.stats
     assert hits > 0 and stats.evictions > 0, (hits, stats)
+
+
+async def test_a_grant_whose_price_has_risen_waits_for_the_next_plan() -> None:
+    """The grants before it in one decision may have taken cached blocks that it was to share."""
+    granted: list[tuple[int, ...]] = []
+    risen = False
+
+    def watching(state: LoopState) -> Decision:
+        nonlocal risen
+        decision = plan(state)
+        if decision.grants:
+            granted.append(tuple(grant.key for grant in decision.grants))
+        risen = len(decision.grants) == 2
+        return decision
+
+    engine = engine_of()
+    service = make_service(engine, watching)
+    price = service.loop.memory.entry_cost
+    service.loop.memory.entry_cost = (  # type: ignore[method-assign]
+        lambda request: 10**6 if risen and request.order == 1 else price(request)
+    )
+    asked = [ask(n, rows=20, tokens=5) for n in range(2)]
+    async with trio.open_nursery() as nursery:
+        await nursery.start(service.run)
+        answers = await read_all(service, asked)
+        assert granted == [(0, 1), (1,)]
+        assert [list(answer.tokens) for answer in answers] == [expected(one) for one in asked]
+        service.drain()
+        await service.stopped()
+    check_clean(service, engine)
