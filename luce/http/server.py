@@ -57,6 +57,8 @@ def listen(options: HttpOptions) -> socket.socket:
         listener.close()
         flag = "--port" if error.errno in (errno.EADDRINUSE, errno.EACCES, errno.EPERM) else "--host"
         said = f"cannot listen on {options.host}:{options.port}: {error.strerror}"
+        if error.errno == errno.EADDRINUSE:
+            said += "; take another port, or 0 for a free one"
         raise ConfigError(said, flag=flag) from None
     return listener
 

@@ -285,7 +285,8 @@ def test_a_port_in_use_is_named_before_anything_is_loaded(
         port = str(taken.getsockname()[1])
         code, out, err = run(capsys, "serve", "--port", port)
         assert (code, out) == (2, "")
-        assert err == f"luce: --port: cannot listen on 127.0.0.1:{port}: Address already in use\n"
+        assert err.startswith(f"luce: --port: cannot listen on 127.0.0.1:{port}: Address already in use; ")
+        assert "0 for a free one" in err and err.count("\n") == 1
         code, _, err = run(capsys, "serve", "/no/such/model", "--port", port)
         assert code == 1 and err.startswith("luce: /no/such/model: "), "the model is looked at first"
 

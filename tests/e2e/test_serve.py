@@ -303,7 +303,8 @@ def test_port_in_use_is_one_line(tiny_server: ServerProcess) -> None:
     port = tiny_server.url.rsplit(":", 1)[1]
     done = run("serve", "--port", port)
     assert done.returncode == 2
-    assert done.stderr.strip() == f"luce: --port: cannot listen on 127.0.0.1:{port}: Address already in use"
+    said = f"luce: --port: cannot listen on 127.0.0.1:{port}: Address already in use; "
+    assert done.stderr.startswith(said) and done.stderr.count("\n") == 1
 
 
 def test_model_that_is_not_there_is_one_line(tmp_path: Path) -> None:

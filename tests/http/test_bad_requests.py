@@ -156,6 +156,7 @@ CASES: list[tuple[Any, str | None]] = [
     (asked(audio={}), "audio"),
     (asked(modalities=["audio"]), "modalities"),
     (asked(reasoning_effort="high"), "reasoning_effort"),
+    (asked(enable_thinking=True), "enable_thinking"),
     (asked(continue_final_message=True), "continue_final_message"),
     (
         asked(tools=[{"type": "function", "function": {"name": "f", "strict": True}}]),

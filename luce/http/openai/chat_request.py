@@ -187,3 +187,4 @@ class ChatRequest(_Strict, frozen=True):
     grammar: Any = None
     priority: Any = None
     thinking_token_budget: Any = None
+    enable_thinking: Any = None

@@ -37,6 +37,7 @@ _FIELDS: dict[str, tuple[tuple[Any, ...], str]] = {
     "grammar": ((), ""),
     "priority": ((0,), "requests are served in the order they arrive"),
     "thinking_token_budget": ((), ""),
+    "enable_thinking": ((), "it is the template's: put it into chat_template_kwargs"),
 }
 
 
@@ -45,7 +46,8 @@ def refuse_unsupported(request: ChatRequest) -> None:
     for field, (accepted, hint) in _FIELDS.items():
         value = getattr(request, field)
         if value is not None and not any(_same(value, one) for one in accepted):
-            raise _not_supported(field, f"this value of {field} is not supported yet", hint)
+            said = f"this value of {field}" if accepted else field
+            raise _not_supported(field, f"{said} is not supported yet", hint)
     for index, tool in enumerate(request.tools or ()):
         if tool.function.strict:
             raise _not_supported(
