@@ -80,7 +80,7 @@ def test_interrupts(terminal: Terminal) -> None:
     settings = termios.tcgetattr(terminal.master)
     assert not settings[3] & termios.ICANON, "the line editor is at work"
     terminal.interrupt()
-    assert terminal.process.wait(5) == 130
+    assert terminal.process.wait(20) == 130
     assert termios.tcgetattr(terminal.master)[3] & (termios.ICANON | termios.ECHO) == (
         termios.ICANON | termios.ECHO
     )
@@ -99,5 +99,5 @@ def test_history(terminal: Terminal) -> None:
 def test_end_of_input_leaves(terminal: Terminal) -> None:
     terminal.wait_for("> ")
     terminal.type("\x04")
-    assert terminal.process.wait(5) == 0
+    assert terminal.process.wait(20) == 0
     assert terminal.rest().endswith("\n")
