@@ -21,8 +21,13 @@ from tests.weights.writers import write_hf
 class Terminal:
     def __init__(self, *arguments: str) -> None:
         self.master, slave = pty.openpty()
+        # A job in the background of a script ignores Ctrl-C, and so would its children.
         self.process = subprocess.Popen(
-            [*LUCE, *arguments], stdin=slave, stdout=slave, stderr=slave, start_new_session=True
+            ["env", "--default-signal=INT", *LUCE, *arguments],
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            start_new_session=True,
         )
         os.close(slave)
         self.seen = ""
@@ -80,7 +85,7 @@ def test_interrupts(terminal: Terminal) -> None:
     settings = termios.tcgetattr(terminal.master)
     assert not settings[3] & termios.ICANON, "the line editor is at work"
     terminal.interrupt()
-    assert terminal.process.wait(20) == 130
+    assert terminal.process.wait(5) == 130
     assert termios.tcgetattr(terminal.master)[3] & (termios.ICANON | termios.ECHO) == (
         termios.ICANON | termios.ECHO
     )
@@ -99,5 +104,5 @@ def test_history(terminal: Terminal) -> None:
 def test_end_of_input_leaves(terminal: Terminal) -> None:
     terminal.wait_for("> ")
     terminal.type("\x04")
-    assert terminal.process.wait(20) == 0
+    assert terminal.process.wait(5) == 0
     assert terminal.rest().endswith("\n")

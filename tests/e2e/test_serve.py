@@ -244,21 +244,23 @@ def test_second_signal_stops_at_once(tiny_model: Path, reads: bool) -> None:
 
 
 def test_second_signal_does_not_wait_for_a_step() -> None:
-    """One step that takes far longer than the server may."""
+    """One step that takes far longer than the server may: while one answer runs, whole prompts meet in a step."""
     long = body("word " * 1900, max_tokens=2)
     flags = ("--prefill", "1000000", "--slots", "8", "--prefix-memory", "0")
     with serving(None, *flags) as server, server.http() as client:
-        askers = [threading.Thread(target=lambda: _quietly(client, long), daemon=True) for _ in range(8)]
-        for asker in askers:
-            asker.start()
-        # The first step takes whoever came first, the second one all others.
-        until(lambda: any("decoding" in one["states"] for one in _requests(client)), 60)
-        time.sleep(0.5)
-        assert sum("staging" in one["states"] for one in _requests(client)) >= 3
-        server.signal()
-        time.sleep(0.2)
-        server.signal()
-        assert server.wait(5) == 130
+        asked = body("Hi", stream=True, max_tokens=3000, ignore_eos=True)
+        with client.stream("POST", "/v1/chat/completions", json=asked) as response:
+            lines = response.iter_lines()
+            for _ in range(6):
+                next(lines)
+            for _ in range(8):
+                threading.Thread(target=lambda: _quietly(client, long), daemon=True).start()
+            # Whoever came first is alone in a step; the others get their slots when the next one is launched.
+            until(lambda: sum("staging" in one["states"] for one in _requests(client)) >= 3, 60)
+            server.signal()
+            time.sleep(0.2)
+            server.signal()
+            assert server.wait(5) == 130
 
 
 def _requests(client: httpx.Client) -> list[dict[str, Any]]:
