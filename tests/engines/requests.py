@@ -143,21 +143,22 @@ def step(driver: Driver, sequences: Sequence[Request], most: Sequence[int]) -> N
         sequence.took(part, outcome.tokens)
 
 
-_ALONE: dict[int, tuple[list[SampledToken], dict[int, F32]]] = {}
+_ALONE: dict[SlotSpec, tuple[list[SampledToken], dict[int, F32]]] = {}
+"""By the spec itself, not by its id: another spec may get the id of one that is gone."""
 
 
 def alone(spec: SlotSpec) -> tuple[list[SampledToken], dict[int, F32]]:
-    """Tokens and logits of a request that has a fresh engine for itself. Kept for specs that live as long."""
-    if id(spec) not in _ALONE:
+    """Tokens and logits of a request that has a fresh engine for itself. Kept, and the spec with it."""
+    if spec not in _ALONE:
         solo = new_engine(*tiny_model(), num_slots=1, num_blocks=40)
         try:
             sequence = Request(Driver(solo), spec, 0)
             sequence.finish()
             assert solo.audit(0) == []
-            _ALONE[id(spec)] = sequence.tokens, sequence.logits
+            _ALONE[spec] = sequence.tokens, sequence.logits
         finally:
             solo.shutdown()
-    return _ALONE[id(spec)]
+    return _ALONE[spec]
 
 
 @functools.cache
