@@ -151,6 +151,9 @@ async def test_b96_a_silent_wait_is_filled_with_comments(what: str) -> None:
         if what == "queue":
             blocker = await server.server.connect()
             await blocker.send_all(request(body("first", max_tokens=12, stream=True)))
+            begun = b""
+            while b'"content"' not in begun:  # it has the slot
+                begun += bytes(await blocker.receive_some())
         async with await server.server.connect() as connection:
             asked = body("waits", *pictures, max_tokens=2, stream=True)
             await connection.send_all(request(asked, headers="Connection: close\r\n"))
