@@ -1,7 +1,12 @@
 """Errors as OpenAI's clients read them: ``{"error": {"message", "type", "param", "code"}}`` for every status.
 
-Under the addresses of Anthropic's API they are as its clients read them: ``{"type": "error", "error": {"type",
-"message"}}``.
+Under the addresses of Anthropic's API (:func:`is_anthropic`) they are as its clients read them: ``{"type": "error",
+"error": {"type", "message"}, "request_id"}``. The address alone decides, so every layer says the same: what comes
+before the handler (401, 404, 405, 413, 415, 408), the handler, and the protocols below the framework, which call
+:func:`error_content` with what they know of the address.
+
+A stream that has begun cannot use :func:`error_response`: its error event holds :func:`error_body` on OpenAI's
+addresses and :func:`anthropic_error` on Anthropic's.
 """
 
 from __future__ import annotations
@@ -15,8 +20,18 @@ from quart import Quart, Response, has_request_context, request
 from werkzeug.exceptions import HTTPException
 
 from luce.errors import CapacityError, DeadlineError, LuceError, RequestError
+from luce.http.request_log import record_of
 
-__all__ = ["error_body", "error_response", "error_status", "install_error_handlers"]
+__all__ = [
+    "anthropic_error",
+    "error_body",
+    "error_content",
+    "error_response",
+    "error_status",
+    "install_error_handlers",
+    "is_anthropic",
+    "retry_after",
+]
 
 log = logging.getLogger("luce.http")
 
@@ -32,6 +47,7 @@ _ANTHROPIC_TYPES = {
     403: "permission_error",
     404: "not_found_error",
     413: "request_too_large",
+    429: "rate_limit_error",
     503: "overloaded_error",
     504: "timeout_error",
 }
@@ -70,23 +86,40 @@ def error_body(error: BaseException) -> dict[str, Any]:
     return {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
 
-def _anthropic_body(error: BaseException) -> dict[str, Any]:
+def anthropic_error(error: BaseException, request_id: str | None = None) -> dict[str, Any]:
+    """The same as Anthropic's clients read it, in an answer or as the data of an ``error`` event."""
     status = error_status(error)
     kind = _ANTHROPIC_TYPES.get(status, "invalid_request_error" if status < 500 else "api_error")
-    return {"type": "error", "error": {"type": kind, "message": error_body(error)["error"]["message"]}}
+    body = {"type": "error", "error": {"type": kind, "message": error_body(error)["error"]["message"]}}
+    return body if request_id is None else body | {"request_id": request_id}
 
 
-def _asked_anthropic() -> bool:
-    path = request.path if has_request_context() else ""
+def is_anthropic(path: str) -> bool:
+    """Is it an address of Anthropic's API? Whether or not anything is served there."""
     return path == _ANTHROPIC_PATH or path.startswith(f"{_ANTHROPIC_PATH}/")
+
+
+def error_content(error: BaseException, path: str, request_id: str | None = None) -> bytes:
+    """The body that says ``error`` to who asked at ``path``, as JSON."""
+    body = anthropic_error(error, request_id) if is_anthropic(path) else error_body(error)
+    return msgspec.json.encode(body)
+
+
+def retry_after(error: CapacityError) -> str:
+    """The value of the header: whole seconds."""
+    return str(max(1, math.ceil(error.retry_after)))
 
 
 def error_response(error: BaseException) -> Response:
     """The answer to the current request that says ``error``, in the shape of the API that it asked."""
-    body = _anthropic_body(error) if _asked_anthropic() else error_body(error)
-    response = Response(msgspec.json.encode(body), error_status(error), content_type="application/json")
+    path, name = "", None
+    if has_request_context():
+        path, name = request.path, record_of(request._get_current_object()).id  # type: ignore[attr-defined]
+    response = Response(
+        error_content(error, path, name), error_status(error), content_type="application/json"
+    )
     if isinstance(error, CapacityError):
-        response.headers["Retry-After"] = str(max(1, math.ceil(error.retry_after)))
+        response.headers["Retry-After"] = retry_after(error)
     if isinstance(error, DeadlineError):
         # OpenAI's clients ask again by themselves after a 5xx, and the limit would cut them off again.
         response.headers["x-should-retry"] = "false"

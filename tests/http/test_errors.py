@@ -8,7 +8,8 @@ from typing import Any
 import openai
 import pytest
 
-from luce.errors import CapacityError, DeviceError, RequestError, quoted
+from luce.errors import CapacityError, DeadlineError, DeviceError, RequestError, quoted
+from luce.http.errors import anthropic_error
 from tests.http.conftest import serving
 from tests.http.stubs import StubService, failing, make_model, saying
 
@@ -185,3 +186,53 @@ async def test_client_library_sees_the_field(user: Any) -> None:
             await client.chat.completions.create(model="stub", messages=user, temperature=-1)
     assert raised.value.param == "temperature"
     assert raised.value.type == "invalid_request_error"
+
+
+ANTHROPIC = [
+    ("POST", "/v1/messages", {"content-type": "text/plain"}, b"x", {404, 415}, None),
+    ("DELETE", "/v1/messages", {}, b"", {404, 405}, None),
+    ("GET", "/v1/messages/nothing", {}, b"", {404}, "not_found_error"),
+    ("POST", "/v1/messages/count_tokens", {"x-api-key": "wrong"}, b"{}", {401}, "authentication_error"),
+    ("POST", "/v1/messages", {"x-api-key": "wrong"}, b"{}", {401}, "authentication_error"),
+    ("POST", "/v1/messages", {"expect": "miracles"}, b"{}", {404, 417}, None),
+]
+
+
+@pytest.mark.parametrize(("method", "path", "headers", "content", "status", "kind"), ANTHROPIC)
+async def test_every_layer_speaks_anthropic_s_shape_there(
+    method: str, path: str, headers: dict[str, str], content: bytes, status: set[int], kind: str | None
+) -> None:
+    async with serving(api_keys=("right",)) as server, server.http() as client:
+        keyed = {"x-api-key": "right", "x-request-id": "mine"} | headers
+        response = await client.request(method, path, headers=keyed, content=content)
+    assert response.status_code in status
+    said = response.json()
+    assert said["type"] == "error" and set(said["error"]) == {"type", "message"}
+    assert said["request_id"] == response.headers["x-request-id"] == "mine"
+    assert kind is None or said["error"]["type"] == kind
+
+
+@pytest.mark.parametrize("path", ["/v1/messagesx", "/v1/message", "/V1/messages", "/v1"])
+async def test_other_addresses_speak_openai_s(path: str) -> None:
+    async with serving() as server, server.http() as client:
+        assert set((await client.post(path)).json()) == {"error"}
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (RequestError("x"), "invalid_request_error"),
+        (RequestError("x", status=401), "authentication_error"),
+        (RequestError("x", status=403), "permission_error"),
+        (RequestError("x", status=404), "not_found_error"),
+        (RequestError("x", status=413), "request_too_large"),
+        (RequestError("x", status=429), "rate_limit_error"),
+        (CapacityError("x"), "overloaded_error"),
+        (DeadlineError("x"), "timeout_error"),
+        (DeviceError("x"), "api_error"),
+        (ZeroDivisionError("x"), "api_error"),
+    ],
+)
+async def test_kinds_of_anthropic_s_errors(error: Exception, kind: str) -> None:
+    assert anthropic_error(error)["error"]["type"] == kind
+    assert anthropic_error(error, "id")["request_id"] == "id"
