@@ -69,8 +69,8 @@ async def running(model: LoadedModel, options: ServiceOptions | None = None) -> 
 async def ask(service: Service, model: LoadedModel, body: Mapping[str, Any]) -> Handle:
     """Submit a chat completion by the same path as an HTTP request. Raises as the endpoint would answer."""
     text = msgspec.json.encode(body)
-    job = await trio.to_thread.run_sync(prepare_chat, text, model, HttpOptions())
-    return service.submit(job.submission)
+    chat = await trio.to_thread.run_sync(prepare_chat, text, model, HttpOptions())
+    return service.submit(chat.job.submission)
 
 
 def read_picture(path: Path, preparer: Preparer, flag: str | None = None) -> Picture:

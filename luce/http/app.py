@@ -12,6 +12,7 @@ from luce.actors.tallies import RequestTallies
 from luce.engines.loaded import LoadedModel
 from luce.errors import CapacityError, RequestError, quoted
 from luce.http.addresses import install_address_errors
+from luce.http.answering.start import Answering
 from luce.http.asgi import App
 from luce.http.beside_body import install_checks
 from luce.http.cors import install_cors
@@ -55,7 +56,7 @@ def create_app(service: Service, model: LoadedModel, options: HttpOptions) -> Ap
 
 
 def _install_openai(app: Quart, service: Service, model: LoadedModel, options: HttpOptions) -> None:
-    chat = Chat(service, model, options)
+    chat = Chat(Answering(service, model, options))
     models = Models(model, options)
 
     @app.post("/v1/chat/completions")

@@ -77,7 +77,7 @@ async def test_b12_each_picture_goes_to_its_own_turn() -> None:
         digests = [model.preparer.prepare_image(data, field="x").digest for data in (a, b)]
         for order in ((0, 1), (1, 0)):
             files = [url((a, b)[index]) for index in order]
-            job = prepare_chat(json.dumps(two_turns(*files)).encode(), model, HttpOptions())
+            job = prepare_chat(json.dumps(two_turns(*files)).encode(), model, HttpOptions()).job
             assert [image.digest for image in job.submission.images] == [digests[index] for index in order]
             spans = job.submission.prompt.spans
             assert [span.image for span in spans] == [0, 1] and spans[0].start < spans[1].start

@@ -131,7 +131,7 @@ class Live:
 
     def submission(self, body: dict[str, Any], name: str = "r") -> Submission:
         """A body as the service takes it."""
-        job = prepare_chat(json.dumps(body).encode(), self.model, HttpOptions())
+        job = prepare_chat(json.dumps(body).encode(), self.model, HttpOptions()).job
         return attrs.evolve(job.submission, id=name)
 
     def submit(self, body: dict[str, Any], name: str = "r") -> Handle:

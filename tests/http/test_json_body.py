@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from luce.errors import RequestError
+from luce.http.answering.room import body_limits
 from luce.http.json_body import decode_object, typed
 from luce.http.json_scan import Limits, scan
 from luce.http.openai.chat_request import ChatRequest
-from luce.http.openai.room import body_limits
 
 LIMITS = body_limits(8192)
 

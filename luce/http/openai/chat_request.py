@@ -147,6 +147,8 @@ class ChatRequest(_Strict, frozen=True):
     tools: list[Tool] | None = None
     parallel_tool_calls: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    cache_salt: Annotated[str, Meta(max_length=1024)] | None = None
+    """Requests of different salts share no cached prefix, so that none can tell what another one has asked."""
     reasoning_format: Literal["auto", "deepseek", "none"] | None = None
     """llama.cpp's: where reasoning goes. With "auto" and "deepseek" into ``reasoning_content``, with "none" it stays in
     ``content``, tags and all."""

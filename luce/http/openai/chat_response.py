@@ -9,9 +9,9 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
-from luce.actors.submission import Handle
 from luce.engines.loaded import LoadedModel
 from luce.engines.seam import SampledToken
+from luce.http.answering.reader import AnswerReader, Finish, Piece
 from luce.http.openai.logprobs import Logprobs, token_logprobs
 from luce.http.openai.prepare import ChatJob
 from luce.text.answer_parts import Content, Part, Reasoning, ToolCall
@@ -102,56 +102,30 @@ class Chunk(Struct, frozen=True):
 
 
 class ChatWriter:
-    """Writes the answer of one request as JSON, in parts. Counts its tokens."""
+    """Writes the answer of one request as JSON, in parts."""
 
-    def __init__(self, job: ChatJob, handle: Handle, model: LoadedModel) -> None:
-        self._job = job
-        self._parser = job.form.parser()
+    def __init__(self, chat: ChatJob, reader: AnswerReader, model: LoadedModel) -> None:
+        self._chat = chat
+        self._reader = reader
+        self._wants_logprobs = chat.job.submission.params.logprobs is not None
         self._tokenizer = model.tokenizer
-        self._usage = handle.usage
         self._model = model.name
         fingerprint = getattr(model.engine, "fingerprint", None)
         self._fingerprint = None if fingerprint is None else str(fingerprint)
         self._calls = 0
-        self.completion_tokens = 0
-        self._reasoning_tokens = 0
-
-    @property
-    def wants_logprobs(self) -> bool:
-        return self._job.top_logprobs is not None
-
-    @property
-    def complete(self) -> bool:
-        """The client wants no more: it asked for one call at most, and has it."""
-        return self._job.form.one_call and self._calls > 0
 
     @property
     def usage(self) -> Usage:
-        prompt = self._usage.prompt_tokens
+        counts = self._reader.counts
         return Usage(
-            prompt,
-            self.completion_tokens,
-            prompt + self.completion_tokens,
-            PromptTokens(self._usage.cached_tokens),
-            AnswerTokens(self._reasoning_tokens),
+            counts.prompt,
+            counts.completion,
+            counts.total,
+            PromptTokens(counts.cached),
+            AnswerTokens(counts.reasoning),
         )
 
-    def take(self, text: str, tokens: Sequence[SampledToken]) -> list[Part]:
-        """Parts of the answer that are certain after the engine's next piece."""
-        self.completion_tokens += len(tokens)
-        self._reasoning_tokens += len(tokens) * self._parser.thinking
-        return self._wanted(self._parser.feed(text))
-
-    def rest(self, reason: str) -> list[Part]:
-        """The last parts, of an answer that ended for that reason."""
-        return [] if self.complete else self._wanted(self._parser.flush(ended=reason == "stop"))
-
-    def finish_reason(self, reason: str) -> str:
-        """The reason as clients know it."""
-        called = self._calls and (reason == "stop" or self.complete)
-        return "tool_calls" if called else reason
-
-    def answer(self, parts: Iterable[Part], tokens: Sequence[SampledToken], reason: str) -> bytes:
+    def answer(self, parts: Iterable[Part], tokens: Sequence[SampledToken], finish: Finish) -> bytes:
         """The whole answer at once, of all its parts and tokens."""
         found = list(parts)
         reasoning = "".join(part.text for part in found if isinstance(part, Reasoning))
@@ -166,11 +140,11 @@ class ChatWriter:
             reasoning_content=reasoning or UNSET,
             tool_calls=calls or UNSET,
         )
-        choice = Choice(message, self.finish_reason(reason), self._logprobs_of(tokens))
+        choice = Choice(message, finish.reason, self._logprobs_of(tokens))
         return msgspec.json.encode(
             Answer(
-                id=self._job.submission.id,
-                created=self._job.created,
+                id=self._chat.job.submission.id,
+                created=self._chat.job.created,
                 model=self._model,
                 choices=[choice],
                 usage=self.usage,
@@ -181,13 +155,13 @@ class ChatWriter:
     def first_chunk(self) -> bytes:
         return self._chunk([ChunkChoice(AnswerDelta(role="assistant", content=""))])
 
-    def delta_chunks(self, parts: Sequence[Part], tokens: Sequence[SampledToken] = ()) -> list[bytes]:
-        """Chunks for parts of the answer; none when there is nothing that the client would see.
+    def delta_chunks(self, piece: Piece) -> list[bytes]:
+        """Chunks for a piece of the answer; none when there is nothing in it that the client would see.
 
-        Log-probabilities of the tokens go with the first one, alone if their text is held back.
+        Log-probabilities of its tokens go with the first one, alone if their text is held back.
         """
-        deltas = list(self._deltas(parts))
-        logprobs = self._logprobs_of(tokens) if tokens else None
+        deltas = list(self._deltas(piece.parts))
+        logprobs = self._logprobs_of(piece.tokens) if piece.tokens else None
         if logprobs is not None and not deltas:
             deltas = [AnswerDelta()]
         chunks = []
@@ -196,47 +170,36 @@ class ChatWriter:
             logprobs = None
         return chunks
 
-    def finish_chunk(self, reason: str) -> bytes:
-        return self._chunk([ChunkChoice(AnswerDelta(), finish_reason=self.finish_reason(reason))])
-
-    def _wanted(self, parts: Iterable[Part]) -> list[Part]:
-        """What the client asked to see of the parts; counts calls."""
-        found: list[Part] = []
-        for part in parts:
-            if self.complete:
-                break
-            self._calls += isinstance(part, ToolCall)
-            if self._job.form.show_reasoning or not isinstance(part, Reasoning):
-                found.append(part)
-        return found
+    def finish_chunk(self, finish: Finish) -> bytes:
+        return self._chunk([ChunkChoice(AnswerDelta(), finish_reason=finish.reason)])
 
     def _deltas(self, parts: Sequence[Part]) -> Iterator[AnswerDelta]:
-        index = self._calls - sum(isinstance(part, ToolCall) for part in parts)
         for part in parts:
             if isinstance(part, Reasoning):
                 yield AnswerDelta(reasoning_content=part.text)
             elif isinstance(part, Content):
                 yield AnswerDelta(content=part.text)
             else:
+                index = self._calls
+                self._calls += 1
                 named = CalledFunction("", part.name)
                 yield AnswerDelta(tool_calls=[Call(named, _call_id(), "function", index)])
                 yield AnswerDelta(tool_calls=[Call(CalledFunction(part.arguments), index=index)])
-                index += 1
 
     def usage_chunk(self) -> bytes | None:
         """The last chunk, with no choices, when the client asked for it."""
-        if not self._job.include_usage:
+        if not self._chat.include_usage:
             return None
         return self._chunk([], self.usage)
 
     def _chunk(self, choices: list[ChunkChoice], usage: Usage | None = None) -> bytes:
         shown: Any = UNSET
-        if self._job.include_usage or self._job.continuous_usage:
-            shown = usage if usage is not None or not self._job.continuous_usage else self.usage
+        if self._chat.include_usage or self._chat.continuous_usage:
+            shown = usage if usage is not None or not self._chat.continuous_usage else self.usage
         return msgspec.json.encode(
             Chunk(
-                id=self._job.submission.id,
-                created=self._job.created,
+                id=self._chat.job.submission.id,
+                created=self._chat.job.created,
                 model=self._model,
                 choices=choices,
                 system_fingerprint=self._fingerprint,
@@ -245,7 +208,7 @@ class ChatWriter:
         )
 
     def _logprobs_of(self, tokens: Sequence[SampledToken]) -> Logprobs | None:
-        return Logprobs(token_logprobs(tokens, self._tokenizer)) if self.wants_logprobs else None
+        return Logprobs(token_logprobs(tokens, self._tokenizer)) if self._wants_logprobs else None
 
 
 def _call_id() -> str:

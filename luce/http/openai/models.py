@@ -7,7 +7,7 @@ from msgspec import Struct
 from quart import Response
 
 from luce.engines.loaded import LoadedModel
-from luce.http.openai.prepare import check_model
+from luce.http.answering.prepare import check_model
 from luce.http.options import HttpOptions
 
 __all__ = ["Models"]

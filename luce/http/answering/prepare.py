@@ -1,0 +1,133 @@
+"""From what a request asks for to a :class:`Submission`: everything that costs CPU time, on a worker thread.
+
+JSON, base64, decoding and resizing of pictures, template and tokenising all happen here, so that the trio thread
+only moves messages. Pure but for the ids and seeds it draws; raises RequestError for whatever the client got wrong.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from typing import Any, TypeVar
+
+import attrs
+
+from luce.actors.submission import Submission, prefix_keys
+from luce.engines.loaded import LoadedModel
+from luce.errors import RequestError, quoted
+from luce.http.answering.answer_form import AnswerForm
+from luce.http.answering.images import picture_bytes
+from luce.http.answering.room import (
+    answer_room,
+    body_limits,
+    refuse_hopeless,
+    refuse_too_large,
+    refuse_too_much_text,
+)
+from luce.http.answering.wish import Wish
+from luce.http.json_body import decode_object, typed
+from luce.http.options import HttpOptions
+
+__all__ = ["Job", "check_model", "prepare", "read_request"]
+
+T = TypeVar("T")
+
+
+@attrs.frozen(eq=False)
+class Job:
+    """A request, ready to submit, and how its answer is to be read."""
+
+    submission: Submission
+    created: int
+    """Unix seconds."""
+    form: AnswerForm
+
+
+def read_request(body: bytes | bytearray, kind: type[T], model: LoadedModel) -> tuple[T, dict[str, Any]]:
+    """A body as typed values and as plain ones, bounded by what the model's context could take.
+
+    Raises:
+        RequestError: names the field at fault.
+    """
+    context = model.engine.capabilities.max_context
+    raw = decode_object(body, limits=body_limits(context))
+    request = typed(raw, kind)
+    refuse_too_much_text(raw, context)
+    return request, raw
+
+
+def prepare(wish: Wish, model: LoadedModel, options: HttpOptions, *, prefix: str) -> Job:
+    """Make a request ready to run.
+
+    Args:
+        prefix: what its id begins with.
+
+    Raises:
+        RequestError: names the field at fault.
+    """
+    context = model.engine.capabilities.max_context
+    conversation, limit = wish.conversation, wish.limit
+    wish.params.validate(model.tokenizer.num_token_ids)
+    _check_minimum(wish)
+
+    refuse_hopeless(conversation.messages, model.tokenizer, context)
+    references = conversation.images
+    if references and not model.engine.capabilities.images:
+        raise RequestError(f"the model {model.name} does not read pictures", field=references[0].field)
+    files = picture_bytes(references, options.max_images, options.max_image_bytes)
+    named = [(file, reference.field) for file, reference in zip(files, references, strict=True)]
+    refuse_too_large(sum(model.preparer.image_tokens(file, field=place) for file, place in named), context)
+    images = tuple(model.preparer.prepare_image(file, field=place) for file, place in named)
+    prompt = model.preparer.build(
+        conversation.messages,
+        images,
+        tools=list(wish.tools) or None,
+        template_kwargs=wish.template_kwargs,
+    )
+    room = answer_room(len(prompt.token_ids), limit.tokens, limit.field, context)
+    params = attrs.evolve(wish.params, max_tokens=room).with_seed()
+    params.validate(model.tokenizer.num_token_ids)
+    form = AnswerForm(
+        inside=prompt.starts_in_thinking,
+        split=wish.split_reasoning,
+        show_reasoning=wish.show_reasoning,
+        tools=wish.tools,
+        one_call=wish.one_call,
+    )
+    submission = Submission(
+        id=f"{prefix}{uuid.uuid4().hex}",
+        prompt=prompt,
+        images=images,
+        params=params,
+        stop=wish.stop,
+        include_stop=wish.include_stop,
+        stop_in_reasoning=not form.split,
+        skip_special_tokens=wish.skip_special_tokens,
+        timeout=wish.timeout,
+        cache_salt=wish.cache_salt.encode(),
+    )
+    return Job(
+        submission=attrs.evolve(submission, keys=prefix_keys(submission, model.engine.capabilities)),
+        created=int(time.time()),
+        form=form,
+    )
+
+
+def check_model(name: str | None, model: LoadedModel, options: HttpOptions) -> None:
+    """Raises RequestError (404) when a request names a model that is not served here."""
+    if name is not None and name != model.name and name not in options.aliases:
+        raise RequestError(
+            f"the model {quoted(name)} is not served here; this server has {model.name!r}",
+            field="model",
+            status=404,
+            code="model_not_found",
+        )
+
+
+def _check_minimum(wish: Wish) -> None:
+    least, limit = wish.params.min_tokens, wish.limit
+    if limit.tokens is not None and least > limit.tokens:
+        raise RequestError(
+            f"min_tokens must be at most {limit.field} ({quoted(limit.tokens)}), not {quoted(least)}",
+            field="min_tokens",
+        )

@@ -1,0 +1,68 @@
+"""From a request's body to its running answer: what every endpoint that generates does first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+import trio
+from quart import Request
+
+from luce.actors.service import Service
+from luce.actors.submission import Handle
+from luce.engines.loaded import LoadedModel
+from luce.errors import CapacityError
+from luce.http.answering.prepare import Job
+from luce.http.asgi import held_body, owned
+from luce.http.body import read_json_body
+from luce.http.options import HttpOptions
+from luce.http.request_log import record_of
+
+__all__ = ["Answering", "HasJob"]
+
+
+class HasJob(Protocol):
+    """What an endpoint makes of a body: a job, and how its answer is to be written."""
+
+    @property
+    def job(self) -> Job: ...
+
+
+T = TypeVar("T")
+J = TypeVar("J", bound=HasJob)
+
+Prepare = Callable[[bytearray, LoadedModel, HttpOptions], T]
+"""Runs on a worker thread; raises RequestError."""
+
+
+class Answering:
+    """One for the server: all endpoints share its bound on requests that are being prepared."""
+
+    def __init__(self, service: Service, model: LoadedModel, options: HttpOptions) -> None:
+        self.service = service
+        self.model = model
+        self.options = options
+        self._workers = trio.CapacityLimiter(options.preparing)
+
+    async def prepared(self, request: Request, prepare: Prepare[T]) -> T:
+        """What ``prepare`` makes of the request's body, which is let go then.
+
+        Raises:
+            CapacityError: the server is not serving.
+            RequestError: what the client got wrong.
+        """
+        body = await read_json_body(request, self.options.body_timeout)
+        if not self.service.ready:
+            raise CapacityError(f"the server is {self.service.state}", retry_after=5)
+        done = await trio.to_thread.run_sync(prepare, body, self.model, self.options, limiter=self._workers)
+        held_body(request).release()
+        return done
+
+    async def start(self, request: Request, prepare: Prepare[J]) -> tuple[J, Handle]:
+        """Submit what ``prepare`` makes of the body. The answer is cancelled when the HTTP request ends."""
+        prepared = await self.prepared(request, prepare)
+        record = record_of(request)
+        handle = self.service.submit(prepared.job.submission, record.started)
+        owned(request).callback(handle.cancel)
+        record.handle = handle
+        return prepared, handle

@@ -1,0 +1,84 @@
+"""What a request asks for, whatever API it came through: the endpoints fill it in, `prepare.py` makes it ready to run.
+
+Its fields are typed, and checked for what can be said about each alone. Names of fields in errors are those of the API
+that the request came through, so a wish carries them where they differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+
+from luce.errors import RequestError, quoted
+from luce.sampling.parameters import SamplingParams
+from luce.text.messages import Conversation
+
+__all__ = ["Limit", "Wish", "checked_stops", "checked_timeout"]
+
+MAX_STOPS = 16
+MAX_STOP_LENGTH = 1024
+MAX_TIMEOUT = 86_400.0
+"""Seconds."""
+
+
+@attrs.frozen
+class Limit:
+    """How many tokens the answer may have at most; None: what the context leaves."""
+
+    field: str
+    tokens: int | None = attrs.field()
+
+    @tokens.validator
+    def _at_least_one(self, _: object, value: int | None) -> None:
+        if value is not None and value < 1:
+            raise RequestError(f"{self.field} must be at least 1, not {quoted(value)}", field=self.field)
+
+
+@attrs.frozen(eq=False)
+class Wish:
+    """Immutable."""
+
+    conversation: Conversation
+    params: SamplingParams
+    """As asked for, the model's defaults in the gaps; no seed drawn, no room measured."""
+    limit: Limit
+    tools: tuple[Mapping[str, Any], ...] = ()
+    """To be offered to the model, as chat templates take them: ``{"type": "function", "function": {...}}``."""
+    one_call: bool = False
+    """The answer ends with its first tool call."""
+    template_kwargs: Mapping[str, Any] | None = None
+    """More variables for the chat template."""
+    split_reasoning: bool = True
+    """Reasoning is told from content."""
+    show_reasoning: bool = True
+    stop: tuple[str, ...] = ()
+    include_stop: bool = False
+    skip_special_tokens: bool = True
+    timeout: float | None = None
+    """Seconds from the request's arrival until its answer is complete."""
+    cache_salt: str = ""
+
+
+def checked_stops(stop: str | list[str] | None, field: str = "stop") -> tuple[str, ...]:
+    """Stop strings. Raises RequestError for too many, empty and over-long ones."""
+    stops = (stop,) if isinstance(stop, str) else tuple(stop or ())
+    if len(stops) > MAX_STOPS:
+        raise RequestError(f"{field} holds {len(stops)} strings; at most {MAX_STOPS} are taken", field=field)
+    for text in stops:
+        if not text:
+            raise RequestError(f"{field} must not hold an empty string", field=field)
+        if len(text) > MAX_STOP_LENGTH:
+            raise RequestError(f"a stop string has at most {MAX_STOP_LENGTH} characters", field=field)
+    return stops
+
+
+def checked_timeout(seconds: float | None) -> float | None:
+    """Raises RequestError for no time at all and for more than a day."""
+    if seconds is not None and not 0 < seconds <= MAX_TIMEOUT:
+        raise RequestError(
+            f"timeout must be a number of seconds above 0 and at most {MAX_TIMEOUT:,.0f}, not {quoted(seconds)}",
+            field="timeout",
+        )
+    return seconds
