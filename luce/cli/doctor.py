@@ -154,9 +154,11 @@ def _exactness(opened: OpenedModel) -> str:
         engine.shutdown()
     if different:
         raise DeviceError(
-            f"{opened.name}: prompts of {different} rows got other logits beside others than alone"
+            f"{opened.name}: prompts of {different} rows got other tokens or log-probabilities beside others than "
+            "alone"
         )
-    return f"{opened.name}: {len(ROWS)} prompts gave the same tokens alone, and together in pieces"
+    same = "the same tokens and log-probabilities alone, and together in pieces"
+    return f"{opened.name}: {len(ROWS)} prompts gave {same}"
 
 
 def alone_and_beside(engine: Qwen35Engine, tokens: int = 6) -> list[int]:

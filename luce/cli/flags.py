@@ -36,6 +36,7 @@ GENERAL = Group("General", sort_key=9)
 
 MOST = 2**31 - 1
 """Of anything that is counted."""
+MOST_SECONDS = 10**9
 
 _SIZE = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[KMGT]?)(?P<binary>i?)B?", re.I)
 _POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
@@ -79,6 +80,12 @@ def _not_empty(kind: Any, value: str | tuple[str, ...] | None) -> None:
         raise ValueError("Must not be empty.")
 
 
+def _within(kind: Any, value: float | None) -> None:
+    """Strict: what is no number at all is above and below no limit."""
+    if value is not None and not 0 < value <= MOST_SECONDS:
+        raise ValueError(f"Must be a number of seconds above 0 and at most {MOST_SECONDS}.")
+
+
 def whole(least: int, most: int = MOST) -> Parameter:
     """A whole number from ``least`` to ``most``."""
     return Parameter(converter=_whole, n_tokens=1, accepts_keys=False, validator=Number(gte=least, lte=most))
@@ -86,7 +93,7 @@ def whole(least: int, most: int = MOST) -> Parameter:
 
 COUNT = whole(1)
 FILE = Parameter(converter=_path, n_tokens=1, accepts_keys=False)
-SECONDS = Parameter(validator=Number(gt=0, lte=10**9))
+SECONDS = Parameter(validator=_within)
 SIZE = Parameter(converter=_size, n_tokens=1, accepts_keys=False, validator=Number(gte=1, lte=2**63 - 1))
 ROOM = Parameter(converter=_size, n_tokens=1, accepts_keys=False, validator=Number(gte=0, lte=2**63 - 1))
 """A size that may be nothing."""

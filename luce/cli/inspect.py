@@ -11,7 +11,14 @@ from cyclopts import Parameter
 from rich.console import Console
 
 from luce.cli.flags import ConfigFlags, ModelFlags, ModelPath
-from luce.engines.load_model import LoadOptions, OpenedModel, check_fits, demo_model, open_model
+from luce.engines.load_model import (
+    LoadOptions,
+    OpenedModel,
+    check_context,
+    check_fits,
+    demo_model,
+    open_model,
+)
 from luce.engines.qwen35.memory import format_bytes
 from luce.weights.model_files import ModelFiles
 from luce.weights.tensor_file import TensorFile
@@ -43,6 +50,8 @@ def inspect_model(path: Path, options: LoadOptions, console: Console, *, tensors
             memory, or has no tokenizer or chat template, is raised when all is printed.
     """
     model = open_model(path, options, chat=False, fitting=False)
+    if model.template is not None:
+        check_context(model)
     lines = [*describe(model), *(_tensor_lines(model.files) if tensors else ())]
     for line in lines:
         console.print(line, highlight=False, markup=False, soft_wrap=True)

@@ -34,6 +34,7 @@ from luce.weights.model_files import FileForm, ModelFiles, resolve_model
 __all__ = [
     "LoadOptions",
     "OpenedModel",
+    "check_context",
     "check_fits",
     "check_free",
     "demo_model",
@@ -127,7 +128,8 @@ def open_model(
 
     Args:
         chat: a tokenizer and a chat template are needed (`luce logits` does without).
-        fitting: it must fit into memory; False leaves :func:`check_fits` or :func:`check_free` to the caller.
+        fitting: it must fit into memory, and a conversation into the context; False leaves :func:`check_fits` or
+            :func:`check_free`, and :func:`check_context`, to the caller.
 
     Raises:
         ModelFileError: a file is missing, malformed or not of a kind that luce serves.
@@ -160,7 +162,7 @@ def open_model(
         template = ChatTemplate(files.chat_template, tokenizer)
     elif chat:
         raise ModelFileError(files.path, "has no chat template")
-    return OpenedModel(
+    opened = OpenedModel(
         files=files,
         config=config,
         tokenizer=tokenizer,
@@ -170,6 +172,9 @@ def open_model(
         name=options.name or files.name,
         context=context,
     )
+    if chat and fitting:
+        check_context(opened)
+    return opened
 
 
 def load_engine(opened: OpenedModel, progress: Callable[[LoadProgress], None] | None = None) -> Qwen35Engine:
@@ -213,6 +218,21 @@ def _context(options: LoadOptions, config: Qwen35Config) -> int:
     if options.context > longest:
         raise ConfigError(f"{options.context} is over the model's own limit of {longest}", flag="--context")
     return options.context
+
+
+def check_context(opened: OpenedModel) -> None:
+    """Refuse a context in which no request would fit: one word and one token of its answer. Needs the chat template.
+
+    Raises:
+        ConfigError: says how much it takes.
+    """
+    rows = len(opened.prompts.build([{"role": "user", "content": "Hi"}], ()).token_ids)
+    if rows >= opened.context:
+        raise ConfigError(
+            f"{opened.context} holds no conversation: one word takes {rows} tokens in this model's chat template; "
+            f"give at least {rows + 1}",
+            flag="--context",
+        )
 
 
 def _largest_picture(files: ModelFiles, config: Qwen35Config) -> int | None:

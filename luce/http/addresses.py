@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
-
 from quart import Quart, Response, request
 from werkzeug.exceptions import MethodNotAllowed, NotFound
 
 from luce.errors import quoted, shown_name
 from luce.http.errors import error_response
 from luce.http.json_types import listed
+from luce.http.route_names import address
 
 __all__ = ["install_address_errors"]
 
@@ -27,7 +26,6 @@ UNSERVED = (
 )
 """Addresses of the APIs that clients of this one also know, with all that is under them."""
 
-_VARIABLE = re.compile(r"<(?:[^:>]*:)?([^>]*)>")
 _IMPLIED = {"HEAD", "OPTIONS"}
 
 
@@ -57,6 +55,6 @@ def install_address_errors(app: Quart) -> None:
 def _addresses(app: Quart) -> list[str]:
     """`GET /v1/models` and so on, in the order in which they were installed."""
     return [
-        " ".join((listed(sorted((rule.methods or set()) - _IMPLIED)), _VARIABLE.sub(r"{\1}", rule.rule)))
+        " ".join((listed(sorted((rule.methods or set()) - _IMPLIED)), address(rule.rule)))
         for rule in app.url_map.iter_rules()
     ]

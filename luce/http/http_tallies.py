@@ -8,6 +8,7 @@ from quart import Request
 
 from luce.actors.histogram import Histogram
 from luce.http.request_log import RequestRecord
+from luce.http.route_names import address
 
 __all__ = ["HttpTallies"]
 
@@ -25,7 +26,7 @@ class HttpTallies:
 
     def count(self, request: Request, record: RequestRecord, now: float) -> None:
         method = request.method if request.method in METHODS else "other"
-        handler = "none" if request.url_rule is None else request.url_rule.rule
+        handler = "none" if request.url_rule is None else address(request.url_rule.rule)
         status = "none" if record.status is None else f"{record.status // 100}xx"
         self.requests[method, handler, status] += 1
         times = self.seconds.get((method, handler))

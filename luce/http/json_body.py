@@ -37,6 +37,8 @@ MAX_PATH = 300
 """Characters of the place of a fault."""
 
 _AT = re.compile(r"^(?P<what>.*?)(?: - at `\$\.?(?P<path>.*)`)?$", re.DOTALL)
+MAX_LISTED = 12
+"""Fields that a message names."""
 _UNKNOWN = re.compile(r"Object contains unknown field `(?P<name>.*)`$", re.DOTALL)
 _MISSING = re.compile(r"Object missing required field `(?P<name>.*)`$", re.DOTALL)
 _TAME = re.compile(r"\w{1,100}", re.ASCII)
@@ -97,9 +99,7 @@ def _field_error(error: msgspec.ValidationError, body: Any, kind: type) -> Reque
     what, path = match["what"], (match["path"] or "").replace("[...]", "")
     if unknown := _UNKNOWN.match(what):
         name = strange[int(unknown["name"][1:])] if unknown["name"].startswith("?") else unknown["name"]
-        close = get_close_matches(name[:100], field_names(kind, body, path), n=1)
-        meant = f"; did you mean {close[0]!r}?" if close else ""
-        said = f"{_join(path, shown_name(name))} is not a known field{meant}"
+        said = f"{_join(path, shown_name(name))} is not a known field{_instead(name, kind, body, path)}"
         return RequestError(said, field=_join(path, as_param(name)), code="unknown_field")
     if missing := _MISSING.match(what):
         name = _join(path, missing["name"])
@@ -110,6 +110,17 @@ def _field_error(error: msgspec.ValidationError, body: Any, kind: type) -> Reque
             what += f"; it must be {listed(map(shown, accepted))}"
     what = in_json_words(what[:1].lower() + what[1:])
     return RequestError(f"{path or 'the body'}: {what}", field=path or None)
+
+
+def _instead(name: str, kind: type, body: Any, path: str) -> str:
+    """What the client may have meant: a field of a like name, one of that name inside another, or one of a few."""
+    names = field_names(kind, body, path)
+    if close := get_close_matches(name[:100], names, n=1):
+        return f"; did you mean {close[0]!r}?"
+    for outer in names:
+        if name in field_names(kind, body, _join(path, outer)):
+            return f"; did you mean {_join(path, outer)}.{name}?"
+    return f"; {path} has {listed(names, 'and')}" if path and len(names) <= MAX_LISTED else ""
 
 
 def _tamed(value: Any, strange: list[str]) -> Any:

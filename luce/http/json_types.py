@@ -57,10 +57,10 @@ def in_json_words(text: str) -> str:
     return _QUOTED.sub(replaced, text)
 
 
-def listed(words: Iterable[str]) -> str:
+def listed(words: Iterable[str], link: str = "or") -> str:
     """`a, b or c`."""
     *first, last = words
-    return f"{', '.join(first)} or {last}" if first else last
+    return f"{', '.join(first)} {link} {last}" if first else last
 
 
 def shown(value: Any) -> str:

@@ -18,6 +18,7 @@ from quart import Request
 
 from luce.actors.submission import Handle
 from luce.errors import shown_name
+from luce.http.route_names import address
 
 __all__ = ["PROBES", "RequestRecord", "record_of"]
 
@@ -61,7 +62,7 @@ class RequestRecord:
     def _fields(self, request: Request, rule: str | None, now: float) -> Iterator[tuple[str, object]]:
         yield "id", self.id
         yield "method", shown_name(request.method)
-        yield "path", rule if rule is not None else shown_name(request.path)
+        yield "path", address(rule) if rule is not None else shown_name(request.path)
         if self.status is not None:
             yield "status", self.status
         yield "outcome", self._outcome()

@@ -143,10 +143,11 @@ async def _obey_signals(
     with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         task_status.started()
         received = signal.Signals(await anext(signals))
-        log.warning("%s: finishing what runs, up to the limit; a second signal ends it", received.name)
+        limit = service.options.drain_timeout
+        log.warning("%s: finishing what runs, for up to %g s; a second signal ends it", received.name, limit)
         service.drain()
         received = signal.Signals(await anext(signals))
-        log.warning("%s: ending what runs; a third signal cuts it", received.name)
+        log.warning("%s: ending what runs within %g s; a third signal cuts it", received.name, grace)
         hurried.set()
         everything.deadline = trio.current_time() + grace
         service.drain()

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any
 
 import attrs
-from jinja2 import Template, nodes
+from jinja2 import Template
 from jinja2.exceptions import TemplateSyntaxError
 from jinja2.meta import find_undeclared_variables
 
@@ -20,6 +20,7 @@ from luce.text.guard import GuardRules
 from luce.text.messages import plain_json
 from luce.text.template_budget import Budget, TemplateLimitError, limited
 from luce.text.template_environment import ChatEnvironment, TemplateRefusal
+from luce.text.template_reads import outside_names
 from luce.text.tokenizer import Tokenizer
 from luce.weights.sources import ChatTemplateSource
 
@@ -124,7 +125,7 @@ class ChatTemplate:
             with limited(Budget.for_input(self.source.text)):
                 template = environment.from_string(self.source.text)
                 parsed = environment.parse(self.source.text)
-                return template, frozenset(find_undeclared_variables(parsed) - _own_names(parsed))
+                return template, outside_names(parsed) & find_undeclared_variables(parsed)
         except TemplateSyntaxError as error:
             raise self._fault(f"line {error.lineno}: {reason(error)}") from None
         except Exception as error:
@@ -148,7 +149,9 @@ class ChatTemplate:
         for name, value in (given or {}).items():
             field = f"chat_template_kwargs.{as_param(name)}"
             if name in RESERVED or name in self._names or name.startswith("_"):
-                raise RequestError(f"{field} cannot be set", field=field)
+                raise RequestError(
+                    f"{field} cannot be set: the server itself gives it to the template", field=field
+                )
             if name not in self._reads:
                 options = sorted(self._reads.difference(RESERVED, self._names))
                 raise RequestError(
@@ -165,20 +168,6 @@ class ChatTemplate:
 
     def _fault(self, message: str) -> ModelFileError:
         return ModelFileError(self.source.path, f"chat template: {message}")
-
-
-def _own_names(parsed: nodes.Template) -> set[str]:
-    """Names that a template gives values to, but for those that it asks about first: these are options with a default.
-
-    Jinja calls a name undeclared when it is read in one place and set in another.
-    """
-    written = {name.name for name in parsed.find_all(nodes.Name) if name.ctx in ("store", "param")}
-    asked = {
-        test.node.name
-        for test in parsed.find_all(nodes.Test)
-        if test.name in ("defined", "undefined") and isinstance(test.node, nodes.Name)
-    }
-    return written - asked
 
 
 def _tools(tools: Sequence[Mapping[str, Any]] | None) -> list[Any] | None:

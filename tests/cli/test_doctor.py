@@ -20,6 +20,7 @@ def test_doctor_finds_this_machine_good(folder: Path) -> None:
     findings = {finding.name: finding for finding in examine(folder)}
     assert all(finding.good for finding in findings.values())
     assert "threads=1" in findings["device"].text
+    assert "the same tokens and log-probabilities alone, and together" in findings["exactness"].text
 
 
 def test_doctor_names_a_model_that_cannot_be_read(tmp_path: Path) -> None:

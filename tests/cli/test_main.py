@@ -12,6 +12,7 @@ import pytest
 
 from luce.cli import main as command
 from luce.cli.flags import parse_bytes
+from luce.engines.load_model import LoadOptions, demo_model, open_model
 from luce.errors import ConfigError, DeviceError, LuceError, ModelFileError
 
 
@@ -143,6 +144,12 @@ def test_every_numeric_flag_of_serve_is_in_that_list() -> None:
         (
             ["serve", "--port", "0", "--context", "1000000"],
             "--context: 1000000 is over the model's own limit of 4096",
+        ),
+        (["serve", "--port", "0", "--context", "1"], "--context: 1 holds no conversation: one word takes "),
+        (["inspect", "--context", "1"], "--context: 1 holds no conversation: one word takes "),
+        (
+            ["serve", "--request-timeout", "nan"],
+            '"nan" for --request-timeout. Must be a number of seconds above 0',
         ),
         (["serve", "--port", "0", "--max-memory", "1MB"], "--max-memory: 4 slots of 4096 tokens need"),
         (["serve", "--host", "203.0.113.77"], "--host: cannot listen on 203.0.113.77:8000: "),
@@ -349,6 +356,16 @@ def test_default_slots(monkeypatch: pytest.MonkeyPatch, verb: str, flags: list[s
     with pytest.raises(SystemExit):
         command.main([verb, *flags])
     assert [options.slots for options in seen] == [slots]
+
+
+def test_the_least_context_holds_one_word_and_one_token() -> None:
+    """What the refusal names is taken, one less is not."""
+    with pytest.raises(ConfigError) as refused:
+        open_model(demo_model(), LoadOptions(context=1))
+    least = int(str(refused.value).rpartition(" ")[2])
+    assert open_model(demo_model(), LoadOptions(context=least)).context == least
+    with pytest.raises(ConfigError, match=f"give at least {least}$"):
+        open_model(demo_model(), LoadOptions(context=least - 1))
 
 
 def test_inspect_has_the_rules_of_serve(capsys: pytest.CaptureFixture[str]) -> None:

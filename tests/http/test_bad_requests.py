@@ -341,7 +341,13 @@ async def test_messages_say_what_to_do() -> None:
         (
             {"messages": [{"role": "user", "content": "x", "tool_call": []}]},
             "messages[0].tool_call",
-            "messages[0].tool_call is not a known field",  # only other roles have tool_calls
+            # only other roles have tool_calls
+            "messages[0].tool_call is not a known field; messages[0] has content, name and role",
+        ),
+        (
+            asked(tools=[{"name": "look_up", "input_schema": {}}]),
+            "tools[0].name",
+            "tools[0].name is not a known field; did you mean tools[0].function.name?",
         ),
         (
             asked(stream=True, stream_options={"includeUsage": True}),

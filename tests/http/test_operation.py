@@ -138,7 +138,7 @@ async def test_http_requests_are_counted_by_address_and_no_series_is_made_up() -
         ("POST", CHAT, "2xx"): 1,
         ("POST", CHAT, "4xx"): 1,
         ("POST", CHAT, "none"): 1,
-        ("GET", "/v1/models/<path:name>", "2xx"): 1,
+        ("GET", "/v1/models/{name}", "2xx"): 1,
         ("GET", "none", "4xx"): 3,
         ("other", "none", "4xx"): 3,
     }

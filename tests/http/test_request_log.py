@@ -101,7 +101,7 @@ async def test_the_answer_says_the_id_that_is_logged(lines: Any) -> None:
     ("method", "path", "content", "status", "outcome", "shown"),
     [
         ("GET", "/v1/models", None, 200, "answered", "/v1/models"),
-        ("GET", "/v1/models/none", None, 404, "refused", "/v1/models/<path:name>"),
+        ("GET", "/v1/models/none", None, 404, "refused", "/v1/models/{name}"),
         ("POST", CHAT, b"{", 400, "refused", CHAT),
         ("POST", "/v1/responses", b"{}", 404, "refused", "/v1/responses"),
         ("GET", "/a%0Ab%1b[31m?x=1", None, 404, "refused", "'/a\\nb\\x1b[31m'"),

@@ -99,7 +99,7 @@ async def test_service_that_cannot_start_raises(monkeypatch: pytest.MonkeyPatch)
 
 
 async def test_second_signal_ends_answers_with_an_error_and_waits_for_no_reader(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     services: list[Service] = []
 
@@ -163,3 +163,8 @@ async def test_second_signal_ends_answers_with_an_error_and_waits_for_no_reader(
     assert b"[DONE]" not in streams[0]
     assert wholes[0].status_code == 503
     assert wholes[0].json()["error"]["message"] == "the server is shutting down"
+    said = [record.getMessage() for record in caplog.records if record.name == "luce.http"]
+    assert said == [
+        "SIGTERM: finishing what runs, for up to 30 s; a second signal ends it",
+        "SIGINT: ending what runs within 1 s; a third signal cuts it",
+    ]

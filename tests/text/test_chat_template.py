@@ -175,6 +175,47 @@ def test_what_a_template_sets_itself_is_no_option_unless_it_asks_first(small: To
             text_of(chat, [user("x")], template_kwargs={name: "y"})
 
 
+@pytest.mark.parametrize(
+    ("text", "reads"),
+    [
+        # A parameter of a macro, asked about as Qwen's templates do, and a local of a loop of the same name.
+        (
+            "{% macro show(content) %}{% if content is defined %}{{ content }}{% endif %}{% endmacro %}"
+            "{% for m in messages %}{% set content = m.content %}{{ show(content) }}{% endfor %}{{ deep }}",
+            ["deep"],
+        ),
+        (
+            "{% if deep %}{% set x = 1 %}{% elif y %}{% set x = 2 %}{% else %}{% set x = 3 %}{% endif %}{{ x }}",
+            ["deep", "y"],
+        ),
+        ("{% if deep %}{% set x = 1 %}{% endif %}{{ x }}", ["deep", "x"]),
+        ("{% for m in messages %}{% set x = deep %}{% endfor %}{{ x }}", ["deep", "x"]),
+        (
+            "{% macro f(a, b=deep) %}{{ a ~ b ~ c }}{{ varargs }}{% endmacro %}{% set c = 1 %}{{ f(1) }}",
+            ["deep"],
+        ),
+        ("{% with a = deep %}{{ a }}{% set b = 1 %}{% endwith %}{{ b }}", ["b", "deep"]),
+        ("{% set a %}{{ deep }}{% set b = 1 %}{{ b }}{% endset %}{{ a }}{{ b }}", ["b", "deep"]),
+        (
+            "{% macro f() %}{{ caller(1) }}{% endmacro %}{% call(n) f() %}{{ n }}{{ deep }}{% endcall %}",
+            ["deep"],
+        ),
+        ("{% set ns = namespace(n=0) %}{% set ns.n = deep %}{{ ns.n }}{{ range(2) | length }}", ["deep"]),
+        (
+            "{% for deep in [deep] if deep %}{{ loop.index }}{{ deep }}{% else %}{{ none_left }}{% endfor %}",
+            ["deep", "none_left"],
+        ),
+    ],
+)
+def test_options_are_what_is_read_before_it_has_a_value(
+    small: Tokenizer, text: str, reads: list[str]
+) -> None:
+    chat = template(text + "{{ messages[0].content }}", small)
+    said = ", ".join(reads)
+    with pytest.raises(RequestError, match=f"it reads {said}$"):
+        text_of(chat, [user("x")], template_kwargs={"nothing_of_it": 1})
+
+
 def test_a_refusal_that_quotes_the_conversation_stays_one_short_line(small: Tokenizer) -> None:
     chat = template(
         "{% if messages[0].content != 'Hi' %}{{ raise_exception('No: ' ~ messages[0].content) }}{% endif %}",

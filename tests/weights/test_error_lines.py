@@ -44,7 +44,7 @@ def model() -> TinyModel:
 def said(path: Path) -> str | None:
     """What opening the model says against it, without the paths of its files; None when it opens."""
     try:
-        open_model(path, LoadOptions(slots=1, context=64))
+        open_model(path, LoadOptions(slots=1, context=1024))
     except LuceError as error:
         assert isinstance(error, ModelFileError), repr(error)[:300]
         return str(error).replace(str(path), "").replace(str(path.parent), "")
