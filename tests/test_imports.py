@@ -13,7 +13,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"errors", "tuples", "_version"}),
     frozenset({"charts", "trace"}),
     frozenset({"weights", "text", "vision"}),
-    frozenset({"compute", "sampling", "speculation"}),
+    frozenset({"compute", "constraints", "sampling", "speculation"}),
     frozenset({"scheduling", "engines"}),
     frozenset({"actors"}),
     frozenset({"http", "replay", "demo"}),
