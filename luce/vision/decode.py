@@ -1,14 +1,14 @@
 """Safe decoding of pictures from clients: bounds first, then pixels, upright and in RGB.
 
-Order (spec qwen35 §11): size from the header -> decode -> EXIF orientation -> alpha onto white -> RGB. Broken
-metadata is ignored; broken pixels are an error.
+Order (spec qwen35 §11): size from the header -> what is no picture cut out -> decode -> alpha onto white -> RGB,
+upright.
+Broken metadata is ignored; broken pixels are an error.
 """
 
 from __future__ import annotations
 
 import io
-import warnings
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import attrs
 import numpy as np
@@ -16,28 +16,20 @@ import numpy.typing as npt
 from PIL import Image, UnidentifiedImageError
 
 from luce.errors import RequestError
+from luce.vision.essentials import Essentials, essentials
 from luce.vision.header import HeaderError, image_header
+from luce.vision.pixels import deep_rgb, rgb
 
-__all__ = ["MAX_ASPECT", "DecodeLimits", "check_image", "decode_image"]
+__all__ = ["DECODE_BYTES", "MAX_ASPECT", "DecodeLimits", "check_image", "decode_image"]
 
 MAX_ASPECT = 200
 """Longer side over shorter side; beyond it the preprocessor of this family refuses a picture."""
 MAX_SCANS = 100
 """Scans of a progressive JPEG; each one costs a pass over the whole picture, and encoders write about ten."""
 
-# Broken metadata is ignored by rule; Pillow says so once per tag, and one request can hold a megabyte of it.
-warnings.filterwarnings("ignore", category=UserWarning, module=r"PIL\.TiffImagePlugin")
-
-_ORIENTATION = 0x0112
-_TURNS = {
-    2: Image.Transpose.FLIP_LEFT_RIGHT,
-    3: Image.Transpose.ROTATE_180,
-    4: Image.Transpose.FLIP_TOP_BOTTOM,
-    5: Image.Transpose.TRANSPOSE,
-    6: Image.Transpose.ROTATE_270,
-    7: Image.Transpose.TRANSVERSE,
-    8: Image.Transpose.ROTATE_90,
-}
+DECODE_BYTES = 16
+"""Memory for each pixel of a picture while it is decoded, at most, on top of its file: an animated WebP's two canvases,
+the frame and its copy. Others take 4 to 12."""
 
 
 @attrs.frozen
@@ -46,7 +38,7 @@ class DecodeLimits:
 
     max_bytes: int = 32 * 1024 * 1024
     max_pixels: int = 50_000_000
-    """Width times height; decoding takes up to eight bytes for each."""
+    """Width times height; decoding takes up to :data:`DECODE_BYTES` for each."""
     max_side: int = 32_768
 
 
@@ -64,17 +56,25 @@ def decode_image(
     limits = limits or DecodeLimits()
     kind, _, _ = check_image(data, limits=limits, field=field)
     try:
-        with Image.open(io.BytesIO(data), formats=(kind.upper(),)) as image:
-            _check_size(*image.size, limits, field)
+        found = essentials(data, kind)
+        del data
+        if kind == "PNG" and found.depth == 16 and found.colour != 0:
+            return _deep_png(found, limits, field)
+        with _opened(found.data, kind, limits, field) as image:
             image.load()
-            turn = _TURNS.get(_orientation(image))
-            return np.asarray(_rgb(image if turn is None else image.transpose(turn)))
+            image.__dict__.pop("_decoder", None)  # of WebP: as large as the picture, and done
+            pixels = rgb(image, found.orientation, found.depth)
     except RequestError:
         raise
+    except HeaderError as error:
+        _refuse(field, f"is no supported image: {error}")
     except UnidentifiedImageError:
         _refuse(field, f"is a broken {kind}: its header or first chunk cannot be read")
     except Exception as error:  # decoders raise anything on broken files
         _refuse(field, f"is a broken {kind}: {_first_line(error)}")
+    if found.covered is not None:
+        _clear_outside(pixels, found.covered)
+    return pixels
 
 
 def check_image(
@@ -115,45 +115,33 @@ def _check_size(width: int, height: int, limits: DecodeLimits, field: str) -> No
         )
 
 
-def _orientation(image: Image.Image) -> int:
-    """EXIF orientation; 1 where there is none or it cannot be read."""
-    try:
-        value = image.getexif().get(_ORIENTATION, 1)
-    except Exception:
-        return 1
-    return value if isinstance(value, int) else 1
-
-
-def _rgb(image: Image.Image) -> Image.Image:
-    if image.mode.startswith("I"):
-        return _grey16(image)
-    if "transparency" in image.info and image.mode == "RGB":
-        image = _keyed(image)
-    if "A" in image.getbands() or "a" in image.getbands() or "transparency" in image.info:
-        image = image.convert("RGBA")
-        white = Image.new("RGBA", image.size, (255, 255, 255, 255))
-        return Image.alpha_composite(white, image).convert("RGB")
-    return image if image.mode == "RGB" else image.convert("RGB")
-
-
-def _grey16(image: Image.Image) -> Image.Image:
-    """16-bit grey, rounded to 8 bits (Pillow's own conversion saturates); its transparent value becomes white."""
-    values = np.clip(np.asarray(image).astype(np.int64), 0, 65535)
-    grey = ((values * 255 + 32767) // 65535).astype(np.uint8)
-    clear = image.info.get("transparency")
-    if isinstance(clear, int):
-        grey[values == clear] = 255
-    return Image.fromarray(grey).convert("RGB")
-
-
-def _keyed(image: Image.Image) -> Image.Image:
-    """A colour key of a 16-bit picture, which was reduced to 8 bits, matches no pixel for sure: drop it."""
-    key = image.info["transparency"]
-    if isinstance(key, bytes) or (isinstance(key, tuple) and max(key) <= 255):
-        return image
-    image = image.copy()
-    del image.info["transparency"]
+def _opened(data: bytes, kind: str, limits: DecodeLimits, field: str) -> Any:
+    """The picture before its pixels are read; its type is the format's plug-in."""
+    image = Image.open(io.BytesIO(data), formats=(kind.upper(),))
+    _check_size(*image.size, limits, field)
     return image
+
+
+_DEEP = {2: ("RGB;16B", "RGB;16L"), 4: ("RGBA",), 6: ("RGBA;16B", "RGBA;16L")}
+"""PNG colour type: raw modes that give all bytes of 16-bit samples. The library keeps 8 bits of each: read once as big
+and once as little endian they are the high and the low bytes; grey and alpha fit as if they were RGBA."""
+
+
+def _deep_png(found: Essentials, limits: DecodeLimits, field: str) -> npt.NDArray[np.uint8]:
+    planes, key = [], None
+    for mode in _DEEP[found.colour]:
+        with _opened(found.data, "PNG", limits, field) as image:
+            image.tile = [tile._replace(args=mode) for tile in image.tile]
+            image.load()
+            planes.append(image)
+            key = image.info.get("transparency")
+    return deep_rgb(planes, found.orientation, key)
+
+
+def _clear_outside(pixels: npt.NDArray[np.uint8], box: tuple[int, int, int, int]) -> None:
+    left, top, right, bottom = box
+    pixels[:top] = pixels[bottom:] = 255
+    pixels[:, :left] = pixels[:, right:] = 255
 
 
 def _first_line(error: Exception) -> str:

@@ -7,8 +7,9 @@ here, from the headers of the five formats that are accepted, and checked first.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 
-__all__ = ["HeaderError", "image_header"]
+__all__ = ["MAX_SEGMENTS", "HeaderError", "image_header", "jpeg_segments"]
 
 _JPEG_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 """Start-of-frame markers, which hold the size."""
@@ -73,6 +74,22 @@ MAX_SEGMENTS = 65_536
 
 
 def _jpeg(data: bytes) -> tuple[int, int]:
+    for marker, place, _ in jpeg_segments(data):
+        if marker in _JPEG_FRAMES:
+            height, width = struct.unpack_from(">HH", data, place + 5)
+            return width, height
+        if marker == 0xDA:
+            break
+    raise HeaderError("JPEG without a frame header")
+
+
+def jpeg_segments(data: bytes) -> Iterator[tuple[int, int, int]]:
+    """(marker, start, end) of a JPEG's segments up to its first scan, or its end.
+
+    Raises:
+        HeaderError: what follows a segment is none, or there are too many.
+        IndexError, struct.error: the file ends within one.
+    """
     place = 2
     for _ in range(MAX_SEGMENTS):
         if data[place] != 0xFF:
@@ -82,14 +99,15 @@ def _jpeg(data: bytes) -> tuple[int, int]:
             place += 1
         elif marker in _JPEG_BARE:
             place += 2
-        elif marker in (0xDA, 0xD9):
-            raise HeaderError("JPEG without a frame header")
-        elif marker in _JPEG_FRAMES:
-            height, width = struct.unpack_from(">HH", data, place + 5)
-            return width, height
+        elif marker == 0xD9:
+            return
         else:
-            place += 2 + max(struct.unpack_from(">H", data, place + 2)[0], 2)
-    raise HeaderError(f"JPEG with over {MAX_SEGMENTS} segments before its size")
+            end = place + 2 + max(struct.unpack_from(">H", data, place + 2)[0], 2)
+            yield marker, place, end
+            if marker == 0xDA:
+                return
+            place = end
+    raise HeaderError(f"JPEG of over {MAX_SEGMENTS} segments before its first scan")
 
 
 def _webp(data: bytes) -> tuple[int, int]:
