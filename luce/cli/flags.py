@@ -197,3 +197,10 @@ class LogFlags:
         Literal["debug", "info", "warning", "error"],
         Parameter(group=GENERAL, help="What goes to standard error."),
     ] = "info"
+    log_format: Annotated[
+        Literal["console", "json"],
+        Parameter(
+            group=GENERAL,
+            help="Lines for people, or JSON objects, one a line; what is printed at the start is then a part of them.",
+        ),
+    ] = "console"

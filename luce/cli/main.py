@@ -29,7 +29,16 @@ from luce.cli.config_sources import (
 )
 from luce.errors import ConfigError, LuceError, printable
 
-__all__ = ["COMMANDS", "EXIT_FAILED", "EXIT_STOPPED", "EXIT_USAGE", "arguments_of", "build_app", "main"]
+__all__ = [
+    "COMMANDS",
+    "EXIT_FAILED",
+    "EXIT_STOPPED",
+    "EXIT_USAGE",
+    "arguments_of",
+    "build_app",
+    "main",
+    "meant",
+]
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -124,7 +133,7 @@ def _run(arguments: Sequence[str]) -> int:
             return EXIT_STOPPED
         if _only(error, _unwritable):
             return _output_ended(error)
-        known = list(_known(error))
+        known = meant(error)
         if not known:
             raise
         for one in known:
@@ -165,8 +174,12 @@ def _output_ended(error: BaseException) -> int:
     return EXIT_FAILED
 
 
+def meant(error: BaseException) -> list[LuceError]:
+    """The errors raised on purpose, if there is nothing else in it: what ends in one line. All else is a bug."""
+    return list(_known(error))
+
+
 def _known(error: BaseException) -> Iterator[LuceError]:
-    """The errors raised on purpose, if there is nothing else in it."""
     if isinstance(error, LuceError):
         yield error
     elif isinstance(error, BaseExceptionGroup):

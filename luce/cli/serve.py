@@ -7,7 +7,7 @@ import os
 import time
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import IO, Annotated, cast
 
 import attrs
 import trio
@@ -31,7 +31,8 @@ from luce.cli.flags import (
     whole,
 )
 from luce.cli.in_process import load_with_progress, opened
-from luce.cli.main import EXIT_STOPPED
+from luce.cli.logs import LogForm, LogLines, logs
+from luce.cli.main import EXIT_FAILED, EXIT_STOPPED, meant
 from luce.compute.host_memory import spare_what_stays, use_one_heap
 from luce.engines.load_model import OpenedModel
 from luce.engines.qwen35.memory import size_lines
@@ -256,8 +257,23 @@ def serve(
 
     The first SIGINT or SIGTERM lets running answers finish, the second ends them with an error.
     """
-    logging.basicConfig(level=log.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    console = Console(soft_wrap=True, highlight=False)
+    with logs(log.log_level, log.log_format):
+        return _serve(model, model_flags, http, scheduling, _console(log.log_format))
+
+
+def _console(form: LogForm) -> Console:
+    """Where what is served is told: to people on standard output, or in the log for machines."""
+    file = LogLines("luce.serve") if form == "json" else None
+    return Console(file=cast(IO[str] | None, file), soft_wrap=True, highlight=False)
+
+
+def _serve(
+    model: Path | None,
+    model_flags: ModelFlags,
+    http: HttpFlags,
+    scheduling: SchedulingFlags,
+    console: Console,
+) -> int:
     use_one_heap()
     http_options = http.options()
     found = opened(model, model_flags.options())
@@ -280,7 +296,13 @@ def serve(
         for line in greeting(found, address, len(http_options.api_keys)):
             console.print(line, markup=False)
 
-    orderly = trio.run(partial(run_server, loaded, options, http_options, listener, announce, _cut))
+    try:
+        orderly = trio.run(partial(run_server, loaded, options, http_options, listener, announce, _cut))
+    except Exception as error:
+        if meant(error):
+            raise
+        logging.getLogger("luce.serve").critical("the server has ended by a fault of its own", exc_info=error)
+        return EXIT_FAILED
     return 0 if orderly else EXIT_STOPPED
 
 

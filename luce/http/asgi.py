@@ -22,6 +22,7 @@ from quart.utils import encode_headers
 from quart.wrappers import Request, Response
 from quart_trio import QuartTrio
 from quart_trio.asgi import TrioASGIHTTPConnection
+from structlog.contextvars import bound_contextvars
 
 from luce.http.held_bodies import BodyBudget, HeldBody
 from luce.http.http_tallies import HttpTallies
@@ -59,7 +60,7 @@ class Connection(TrioASGIHTTPConnection):
         request.body = body
         self._record = record = RequestRecord.begin(request)
         self.app.records.add(record)
-        with ExitStack() as stack:
+        with bound_contextvars(request_id=record.id), ExitStack() as stack:
             stack.callback(self._over, request)
             stack.callback(record.write, request)  # after all that follows is released
             stack.callback(body.drop_rest)

@@ -57,6 +57,7 @@ async def serve_app(
     """
     config = Config()
     config.loglevel = "WARNING"
+    config.errorlog = logging.getLogger("hypercorn.error")  # or it writes lines of its own to standard error
     config.include_server_header = False
     config.keep_alive_timeout = options.idle_timeout
     config.keep_alive_max_requests = 1_000_000

@@ -1,7 +1,8 @@
 """One line in the log for every request, when it is over.
 
 It says who, where, how it ended and how long it took; nothing of what was asked or answered. Fields that have no value
-are left out. Health probes are logged at debug level, all else at info.
+are left out. Health probes are logged at debug level, all else at info. Fields are the record's ``extra``: whoever set
+the log up decides how they are written.
 """
 
 from __future__ import annotations
@@ -56,21 +57,20 @@ class RequestRecord:
         rule = None if request.url_rule is None else request.url_rule.rule
         level = logging.DEBUG if rule in PROBES else logging.INFO
         if log.isEnabledFor(level):
-            fields = self._fields(request, rule, trio.current_time())
-            log.log(level, "%s", " ".join(f"{name}={value}" for name, value in fields))
+            log.log(level, "request", extra=dict(self._fields(request, rule, trio.current_time())))
 
     def _fields(self, request: Request, rule: str | None, now: float) -> Iterator[tuple[str, object]]:
-        yield "id", self.id
+        yield "request_id", self.id
         yield "method", shown_name(request.method)
         yield "path", address(rule) if rule is not None else shown_name(request.path)
         if self.status is not None:
             yield "status", self.status
         yield "outcome", self._outcome()
         if not self.complete:
-            yield "complete", "no"
+            yield "complete", False
         if self.handle is not None:
             yield from _work(self.handle, self.started, now)
-        yield "duration_s", f"{now - self.started:.3f}"
+        yield "duration_s", round(now - self.started, 3)
 
     def _outcome(self) -> str:
         """As the request's chart ends (finished, failed, cancelled), or refused or answered if nothing ran for it."""
@@ -96,9 +96,9 @@ def _work(handle: Handle, started: float, now: float) -> Iterator[tuple[str, obj
     yield "cached_tokens", handle.usage.cached_tokens
     yield "completion_tokens", handle.completion_tokens
     waited_until = next(at for at in (timings.granted, timings.ended, now) if at is not None)
-    yield "queue_s", f"{waited_until - timings.arrived:.3f}"
+    yield "queue_s", round(waited_until - timings.arrived, 3)
     if timings.first_token is not None:
-        yield "first_token_s", f"{timings.first_token - started:.3f}"
+        yield "first_token_s", round(timings.first_token - started, 3)
 
 
 def record_of(request: Request) -> RequestRecord:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
+import subprocess
 from pathlib import Path
 
-from tests.e2e.server import serving, until
+import httpx
+
+from tests.e2e.server import LUCE, serving, until
 from tests.e2e.test_serve import body, picture, post, url
 
 
@@ -16,15 +20,38 @@ def test_every_request_is_a_line_on_standard_error(tiny_model: Path) -> None:
         assert post(server, {"messages": []}).status_code == 400
         until(lambda: sum(" luce.requests: " in line for line in server.lines) == 2, 20)
         text = "\n".join(server.lines)
-    answered, refused = re.findall(r"^\S+ \S+ INFO luce\.requests: (.*)$", text, re.MULTILINE)
+    answered, refused = re.findall(r"^\S+ \S+ INFO luce\.requests: request (.*)$", text, re.MULTILINE)
     assert re.fullmatch(
-        r"id=\w{32} method=POST path=/v1/chat/completions status=200 outcome=finished answer=chatcmpl-\w{32} "
+        r"request_id=\w{32} method=POST path=/v1/chat/completions status=200 outcome=finished answer=chatcmpl-\w{32} "
         rf"finish=length prompt_tokens={usage['prompt_tokens']} cached_tokens=0 completion_tokens=5 "
         r"queue_s=\d+\.\d{3} first_token_s=\d+\.\d{3} duration_s=\d+\.\d{3}",
         answered,
     ), answered
     assert " status=400 outcome=refused duration_s=" in refused
     assert "Not to be logged" not in text
+
+
+def test_all_that_is_written_can_be_json(tiny_model: Path) -> None:
+    """The address that it serves at, too: nothing is on standard output."""
+    flags = ["serve", str(tiny_model), "--port", "0", "--log-format", "json"]
+    with subprocess.Popen(
+        [*LUCE, *flags], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None and process.stderr is not None
+        for line in process.stderr:
+            if found := re.search(r"^serving .* at (http://\S+)/v1", json.loads(line)["event"]):
+                break
+        with httpx.Client(base_url=found[1], timeout=60, headers={"x-request-id": "my-call"}) as client:  # type: ignore[index]
+            assert client.post("/v1/chat/completions", json=body("Hi", max_tokens=3)).status_code == 200
+        process.send_signal(signal.SIGTERM)
+        assert process.stdout.read() == ""
+        entries = [json.loads(line) for line in process.stderr]
+    (one,) = [entry for entry in entries if entry["logger"] == "luce.requests"]
+    assert (one["request_id"], one["status"], one["completion_tokens"]) == ("my-call", 200, 3)
+    assert isinstance(one["duration_s"], float) and one["level"] == "info"
+    assert [entry["event"] for entry in entries if entry["logger"] == "luce.http"] == [
+        "SIGTERM: finishing what runs, for up to 30 s; a second signal ends it"
+    ]
 
 
 def test_level_of_the_log_leaves_the_lines_out(tiny_model: Path) -> None:

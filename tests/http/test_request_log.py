@@ -9,7 +9,10 @@ from typing import Any
 import httpx
 import pytest
 import trio
+from structlog.contextvars import get_contextvars
 
+from luce.actors.request import Request
+from luce.cli.logs import _shown
 from luce.engines.fake.engine import FakeEngine, fake_capabilities
 from luce.engines.fake.times import Times
 from luce.errors import CapacityError, DeviceError
@@ -24,21 +27,24 @@ pytestmark = pytest.mark.trio
 CHAT = "/v1/chat/completions"
 
 
+PLAIN = set(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
+
+
+def fields_of(record: logging.LogRecord) -> dict[str, str]:
+    """Of an entry, as a line for people shows them."""
+    assert record.getMessage() == "request"
+    found = {name: _shown(value) for name, value in vars(record).items() if name not in PLAIN}
+    assert all(text.isprintable() for text in found.values())
+    return found
+
+
 @pytest.fixture
 def lines(caplog: pytest.LogCaptureFixture) -> Any:
     """The lines so far, as fields by name."""
     caplog.set_level(logging.INFO, "luce")
 
     def read() -> list[dict[str, str]]:
-        found = []
-        for record in caplog.records:
-            if record.name == "luce.requests":
-                text = record.getMessage()
-                assert text.isprintable()
-                fields = [part.split("=", 1) for part in text.split(" ")]
-                assert len({name for name, _ in fields}) == len(fields)
-                found.append(dict(fields))  # type: ignore[arg-type]
-        return found
+        return [fields_of(record) for record in caplog.records if record.name == "luce.requests"]
 
     return read
 
@@ -56,7 +62,7 @@ async def test_an_answer_is_one_line(lines: Any, stream: bool) -> None:
     assert re.fullmatch(r"\d+\.\d{3}", line.pop("duration_s"))
     assert re.fullmatch(r"\d+\.\d{3}", line.pop("queue_s"))
     assert line == {
-        "id": "mine-1",
+        "request_id": "mine-1",
         "method": "POST",
         "path": CHAT,
         "status": "200",
@@ -93,7 +99,7 @@ async def test_the_answer_says_the_id_that_is_logged(lines: Any) -> None:
             headers = {b"x-request-id": one.encode("latin1")} if one else {}
             said.append((await client.get("/v1/models", headers=headers)).headers["x-request-id"])
         await until(lambda: len(lines()) == len(given))
-    assert [line["id"] for line in lines()] == said
+    assert [line["request_id"] for line in lines()] == said
     assert said[1] == "plain" and all(re.fullmatch("[0-9a-f]{32}", one) for one in said[:1] + said[2:])
 
 
@@ -219,5 +225,50 @@ async def test_nothing_of_questions_answers_pictures_or_keys_is_logged(
             for path, asked in SAYINGS:
                 await client.request("GET" if asked is None else "POST", path, json=asked)
         await until(lambda: len(lines()) == len(SAYINGS))
-    said = [record.getMessage() for record in caplog.records if record.name.startswith("luce")]
+    kept = [record for record in caplog.records if record.name.startswith("luce")]
+    said = [str({**vars(record), "args": record.getMessage(), "exc_info": None}) for record in kept]
     assert len(said) >= len(SAYINGS) and not [one for one in said if SECRET in one]
+
+
+async def test_bugs_quote_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    """Beside their own report, which the log's set-up writes without its message."""
+
+    def build(*arguments: Any, **options: Any) -> Any:
+        raise KeyError(SECRET)
+
+    async with serving() as server, server.http() as client:
+        server.model.preparer.build = build  # type: ignore[method-assign]
+        await client.post(CHAT, json={"messages": HI})
+    (failed,) = [record for record in caplog.records if record.name == "luce.http"]
+    assert failed.getMessage() == "a request failed: KeyError" and failed.exc_info
+
+
+async def test_what_is_logged_on_the_way_names_the_request(caplog: pytest.LogCaptureFixture) -> None:
+    """Worker threads included: the preparation runs in one."""
+    found: list[dict[str, object]] = []
+
+    def build(*arguments: Any, **options: Any) -> Any:
+        found.append(dict(get_contextvars()))
+        raise ZeroDivisionError
+
+    async with serving() as server, server.http() as client:
+        server.model.preparer.build = build  # type: ignore[method-assign]
+        for name in ("one", "two"):
+            await client.post(CHAT, json={"messages": HI}, headers={"x-request-id": name})
+    assert found == [{"request_id": "one"}, {"request_id": "two"}]
+    assert not get_contextvars(), "and nothing else does"
+
+
+async def test_the_task_of_a_request_knows_its_id(monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[dict[str, object]] = []
+    really = Request.run
+
+    async def run(self: Request) -> None:
+        found.append(dict(get_contextvars()))
+        await really(self)
+
+    monkeypatch.setattr(Request, "run", run)
+    async with live(FakeEngine()) as server, server.server.http() as client:
+        for name in ("one", "two"):
+            await client.post(CHAT, json=body(max_tokens=2), headers={"x-request-id": name})
+    assert found == [{"request_id": "one"}, {"request_id": "two"}]
