@@ -32,6 +32,11 @@ class AnswerText:
         """A stop string was completed."""
         return self._stops.match is not None
 
+    @property
+    def stop(self) -> str | None:
+        """The stop string that was completed."""
+        return None if self._stops.match is None else self._stops.match.text
+
     def push(self, token: int, *, ends: bool) -> str:
         """Text that is final after this token. A token that ends the answer by its id shows no text of its own."""
         self._tokens += 1

@@ -361,7 +361,8 @@ class Request:
         self.timings.ended = self._wiring.now()
         if machine.active("ending_finished"):
             assert self.finish is not None
-            self.buffer.end(End(self.finish))
+            stop = self._answer.stop if self.finish == "stop" else None
+            self.buffer.end(End(self.finish, stop=stop))
         elif machine.active("ending_cancelled"):
             self.buffer.end(End("cancelled"))
         else:

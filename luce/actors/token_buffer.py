@@ -38,6 +38,8 @@ class End:
     reason: str
     """'stop', 'length', 'cancelled' or 'error'."""
     error: LuceError | None = None
+    stop: str | None = None
+    """The stop string that ended it, if one did."""
 
 
 class TokenBuffer:

@@ -48,6 +48,11 @@ class PreparedPrompt(Protocol):
 class Preparer(Protocol):
     """Pure and re-entrant: called on worker threads, several at once."""
 
+    @property
+    def options(self) -> frozenset[str]:
+        """Names of the options that the chat template reads (``enable_thinking``, …)."""
+        ...
+
     def build(
         self,
         messages: Sequence[Mapping[str, Any]],
@@ -55,8 +60,25 @@ class Preparer(Protocol):
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
         template_kwargs: Mapping[str, Any] | None = None,
+        continuation: str = "",
     ) -> PreparedPrompt:
-        """Messages through the chat template to rows. Raises RequestError naming the field."""
+        """Messages through the chat template to rows. Raises RequestError naming the field.
+
+        Args:
+            continuation: plain text behind the start of the answer, which goes on from there.
+        """
+        ...
+
+    def count(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        image_tokens: Sequence[int],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        template_kwargs: Mapping[str, Any] | None = None,
+        continuation: str = "",
+    ) -> int:
+        """Rows that :meth:`build` would make of it, pictures of so many rows. Raises RequestError naming the field."""
         ...
 
     def image_tokens(self, data: bytes, *, field: str) -> int:

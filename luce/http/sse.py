@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from types import TracebackType
 from typing import Protocol
 
@@ -13,7 +13,7 @@ from quart.wrappers.response import ResponseBody
 
 from luce.http.errors import error_body
 
-__all__ = ["DONE", "EventBody", "EventSource", "data", "event_response"]
+__all__ = ["DONE", "KEEP_ALIVE", "EventBody", "EventSource", "data", "event", "event_response"]
 
 KEEP_ALIVE = b": keep-alive\n\n"
 DONE = b"data: [DONE]\n\n"
@@ -22,6 +22,16 @@ DONE = b"data: [DONE]\n\n"
 def data(payload: bytes) -> bytes:
     """One event. ``payload`` is JSON, so it holds no line end."""
     return b"data: " + payload + b"\n\n"
+
+
+def event(name: str, payload: bytes) -> bytes:
+    """One event that has a name, for the APIs that give theirs one."""
+    return b"event: " + name.encode() + b"\ndata: " + payload + b"\n\n"
+
+
+def openai_error(error: Exception) -> bytes:
+    """What a stream of OpenAI's API ends with when it breaks."""
+    return data(msgspec.json.encode(error_body(error)))
 
 
 class EventSource(Protocol):
@@ -38,11 +48,24 @@ class EventBody(ResponseBody):
     """The source's events, comments while it is silent, and an error event if it breaks.
 
     A stream that breaks ends without ``[DONE]``: clients take an error event, or a missing end, for what it is.
+
+    Args:
+        keep_alive: seconds of silence after which ``silence`` is sent.
+        broken: the last events of a stream that cannot be finished.
     """
 
-    def __init__(self, source: EventSource, keep_alive: float) -> None:
+    def __init__(
+        self,
+        source: EventSource,
+        keep_alive: float,
+        *,
+        silence: bytes = KEEP_ALIVE,
+        broken: Callable[[Exception], bytes] = openai_error,
+    ) -> None:
         self._source = source
         self._keep_alive = keep_alive
+        self._silence = silence
+        self._broken = broken
         self._started = False
         self._ended = False
 
@@ -68,17 +91,25 @@ class EventBody(ResponseBody):
                 events = await self._source.next()
         except Exception as error:
             self._ended = True
-            return data(msgspec.json.encode(error_body(error)))
+            return self._broken(error)
         if silence.cancelled_caught:
-            return KEEP_ALIVE
+            return self._silence
         if not events:
             self._ended = True
             raise StopAsyncIteration
         return events
 
 
-def event_response(source: EventSource, keep_alive: float) -> Response:
-    response = Response(EventBody(source, keep_alive), content_type="text/event-stream; charset=utf-8")
+def event_response(
+    source: EventSource,
+    keep_alive: float,
+    *,
+    silence: bytes = KEEP_ALIVE,
+    broken: Callable[[Exception], bytes] = openai_error,
+) -> Response:
+    """The events of a source as an answer; the arguments are :class:`EventBody`'s."""
+    body = EventBody(source, keep_alive, silence=silence, broken=broken)
+    response = Response(body, content_type="text/event-stream; charset=utf-8")
     response.headers["Cache-Control"] = "no-cache"
     response.headers["X-Accel-Buffering"] = "no"
     return response

@@ -77,6 +77,11 @@ class ChatTemplate:
         except RequestError as error:
             raise self._fault(f"cannot render a plain conversation: {reason(error)}") from None
 
+    @property
+    def options(self) -> frozenset[str]:
+        """Names that the template reads and ``template_kwargs`` may set."""
+        return self._reads.difference(RESERVED, self._names)
+
     def render(
         self,
         messages: Sequence[Mapping[str, Any]],
@@ -153,7 +158,7 @@ class ChatTemplate:
                     f"{field} cannot be set: the server itself gives it to the template", field=field
                 )
             if name not in self._reads:
-                options = sorted(self._reads.difference(RESERVED, self._names))
+                options = sorted(self.options)
                 raise RequestError(
                     f"{field}: the chat template of this model reads no such option; it reads {', '.join(options)}",
                     field=field,

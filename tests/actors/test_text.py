@@ -42,13 +42,19 @@ async def test_stop_strings_across_tokens_are_never_shown(stop: str, include: bo
     answer = await answer_of(TEXT.encode(), stop=(stop,), include_stop=include)
     end = TEXT.index(stop) + (len(stop) if include else 0)
     assert answer.text == TEXT[:end]
-    assert answer.end.reason == "stop"
+    assert (answer.end.reason, answer.end.stop) == ("stop", stop)
 
 
 async def test_a_stop_that_is_a_prefix_of_another_and_one_that_never_comes() -> None:
     assert (await answer_of(b"abcd abce", stop=("abce", "abcde"))).text == "abcd "
     answer = await answer_of(b"abcd abce", stop=("abcef",))
     assert answer.text == "abcd abce" and answer.end.reason == "length"
+
+
+async def test_the_end_names_the_stop_string_and_only_that() -> None:
+    assert (await answer_of(b"abcd abce", stop=("e", "bce", "ce"))).end.stop == "bce"
+    assert (await answer_of(b"abc$", eos_token_ids=(ord("$"),), stop=("#",))).end.stop is None
+    assert (await answer_of(b"abc", stop=("#",))).end.stop is None
 
 
 async def test_stop_strings_wait_for_min_tokens() -> None:

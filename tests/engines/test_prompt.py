@@ -178,6 +178,44 @@ def test_where_the_answer_begins() -> None:
     assert not closed.starts_in_thinking and closed.answer_start == prompt.answer_start
 
 
+def test_an_answer_that_goes_on_has_the_rows_of_the_whole_turn() -> None:
+    question, text = user("q"), "Hello wör<|im_end|></think>ld"
+    off = {"enable_thinking": False}
+    begun = BUILDER.build([question], template_kwargs=off, continuation=text)
+    said = {"role": "assistant", "content": text.replace("</think>", "")}
+    whole = BUILDER.build([question, said], add_generation_prompt=False)
+    plain = BUILDER.build([question], template_kwargs=off, continuation=said["content"])
+    assert np.array_equal(whole.token_ids[: len(plain.token_ids)], plain.token_ids)
+    assert TOKENIZER.decode(whole.token_ids[len(plain.token_ids) :], skip_special=False) == "<|im_end|>\n"
+    assert not begun.starts_in_thinking and begun.answer_start == plain.answer_start
+    special = [int(i) for i in begun.token_ids if int(i) in set(TOKENIZER.special_ids.values())]
+    bare = BUILDER.build([question], template_kwargs=off)
+    assert special == [int(i) for i in bare.token_ids if int(i) in set(TOKENIZER.special_ids.values())]
+
+
+def test_counting_is_building() -> None:
+    messages = [user(None, "what?"), {"role": "assistant", "content": "a"}, user("this", None, "?")]
+    sizes = [WIDE.num_tokens, TALL.num_tokens]
+    tools = [{"type": "function", "function": {"name": "add"}}]
+    for options in (
+        {},
+        {"tools": tools},
+        {"continuation": "and"},
+        {"template_kwargs": {"add_vision_id": True}},
+    ):
+        prompt = BUILDER.build(messages, [WIDE, TALL], **options)  # type: ignore[arg-type]
+        assert BUILDER.count(messages, sizes, **options) == len(prompt.token_ids)  # type: ignore[arg-type]
+    assert BUILDER.count([user("Hi")]) == len(BUILDER.build([user("Hi")]).token_ids)
+    with pytest.raises(RequestError, match="the messages name 2 images, 1 are given"):
+        BUILDER.count(messages, sizes[:1])
+
+
+def test_options_are_those_that_may_be_set() -> None:
+    assert BUILDER.options >= {"enable_thinking", "add_vision_id"}
+    assert not BUILDER.options & {"messages", "tools", "add_generation_prompt", "raise_exception"}
+    assert attrs.evolve(BUILDER, template=None).options == frozenset()
+
+
 def test_tools_and_variables_reach_the_template() -> None:
     tools = [{"type": "function", "function": {"name": "add"}}]
     text = TOKENIZER.decode(BUILDER.build([user("x")], tools=tools).token_ids)

@@ -27,6 +27,8 @@ from tests.http.conftest import Server
 class FakePreparer:
     """The prompt depends on the whole text; pictures are told apart by their bytes."""
 
+    options = frozenset[str]()
+
     def build(
         self,
         messages: Sequence[Mapping[str, Any]],
@@ -34,13 +36,20 @@ class FakePreparer:
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
         template_kwargs: Mapping[str, Any] | None = None,
+        continuation: str = "",
     ) -> Prompt:
         text = "".join(
             content if isinstance(content, str) else "".join(part.get("text", "") for part in content)
             for content in (message["content"] for message in messages)
         )
+        text += continuation
         name = int.from_bytes(hashlib.sha256(text.encode()).digest()[:3], "big")
         return make_prompt(name, 8 + len(text) % 40, images)
+
+    def count(
+        self, messages: Sequence[Mapping[str, Any]], image_tokens: Sequence[int], **options: Any
+    ) -> int:
+        return len(self.build(messages, (), **options).token_ids) + sum(image_tokens)
 
     def prepare_image(self, data: bytes, *, field: str) -> PatchImage:
         return make_picture(hashlib.sha256(data).digest())

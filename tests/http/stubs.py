@@ -75,6 +75,8 @@ class StubPrompt:
 class StubPreparer:
     """One token per character of text, 4 per picture. Remembers what it was given."""
 
+    options = frozenset({"enable_thinking"})
+
     def __init__(self, thinking: bool = False) -> None:
         self._thinking = thinking
         self.seen: list[dict[str, Any]] = []
@@ -86,17 +88,27 @@ class StubPreparer:
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
         template_kwargs: Mapping[str, Any] | None = None,
+        continuation: str = "",
     ) -> StubPrompt:
         self.seen.append(
             {"messages": messages, "images": images, "tools": tools, "template_kwargs": template_kwargs}
         )
+        if continuation:
+            self.seen[-1]["continuation"] = continuation
         text = ""
         for message in messages:
             content = message.get("content") or ""
             parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
             text += "".join(part.get("text", "####") for part in parts)
+        text += continuation
         ids = np.frombuffer(text.encode("utf-8", "strict"), np.uint8).astype(np.int32)
-        return StubPrompt(ids, starts_in_thinking=self._thinking)
+        thinking = (template_kwargs or {}).get("enable_thinking", self._thinking)
+        return StubPrompt(ids, starts_in_thinking=thinking)
+
+    def count(
+        self, messages: Sequence[Mapping[str, Any]], image_tokens: Sequence[int], **options: Any
+    ) -> int:
+        return len(self.build(messages, (), **options).token_ids)
 
     def image_tokens(self, data: bytes, *, field: str) -> int:
         return 4

@@ -63,6 +63,11 @@ class PromptBuilder:
     """None when the model has no vision tower."""
     limits: DecodeLimits = attrs.field(factory=DecodeLimits)
 
+    @property
+    def options(self) -> frozenset[str]:
+        """Names of the options that the chat template reads; none without one."""
+        return frozenset() if self.template is None else self.template.options
+
     def build(
         self,
         messages: Sequence[Mapping[str, Any]],
@@ -71,6 +76,7 @@ class PromptBuilder:
         tools: Sequence[Mapping[str, Any]] | None = None,
         template_kwargs: Mapping[str, Any] | None = None,
         add_generation_prompt: bool = True,
+        continuation: str = "",
     ) -> Prompt:
         """Messages through the chat template to rows.
 
@@ -80,32 +86,71 @@ class PromptBuilder:
             tools: tool definitions as the client sent them.
             template_kwargs: further template variables.
             add_generation_prompt: end with the start of the assistant's answer.
+            continuation: plain text behind the start of the answer, which goes on from there.
 
         Raises:
             RequestError: names the field at fault.
         """
+        self._check_images(images)
+        ids = self._ids(messages, len(images), tools, template_kwargs, add_generation_prompt, continuation)
+        return self._prompt(ids, images, answer_at_turn=add_generation_prompt)
+
+    def count(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        image_tokens: Sequence[int] = (),
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        template_kwargs: Mapping[str, Any] | None = None,
+        continuation: str = "",
+    ) -> int:
+        """Rows that :meth:`build` would make of it.
+
+        Args:
+            image_tokens: rows of each picture (:meth:`image_tokens`), in the order of their parts in the messages.
+
+        Raises:
+            RequestError: names the field at fault.
+        """
+        ids = self._ids(messages, len(image_tokens), tools, template_kwargs, True, continuation)
+        return len(ids) - len(image_tokens) + sum(image_tokens)
+
+    def _ids(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        num_images: int,
+        tools: Sequence[Mapping[str, Any]] | None,
+        template_kwargs: Mapping[str, Any] | None,
+        add_generation_prompt: bool,
+        continuation: str,
+    ) -> npt.NDArray[np.int32]:
+        """Ids of the rendered prompt, one image pad per picture."""
         if self.template is None or self.tokenizer is None:
             raise RequestError("the model files hold no chat template", field="messages")
         conversation = normalise(messages)
-        if len(conversation.images) != len(images):
+        if len(conversation.images) != num_images:
             raise RequestError(
-                f"the messages name {len(conversation.images)} images, {len(images)} are given",
+                f"the messages name {len(conversation.images)} images, {num_images} are given",
                 field="messages",
             )
-        self._check_images(images)
         rendered = self.template.render(
             conversation.messages,
             tools=tools,
             template_kwargs=template_kwargs,
             add_generation_prompt=add_generation_prompt,
         )
-        ids = np.array(self.tokenizer.encode_rendered(rendered.pieces), np.int32)
+        pieces = list(rendered.pieces)
+        if continuation and pieces and isinstance(pieces[-1], str):
+            pieces[-1] += continuation  # one text: where it is cut would change its tokens
+        elif continuation:
+            pieces.append(continuation)
+        ids = np.array(self.tokenizer.encode_rendered(pieces), np.int32)
         marks = int(np.count_nonzero(ids == self.config.image_token_id)) if len(ids) else 0
-        if marks != len(images):
+        if marks != num_images:
             raise RequestError(
-                f"the chat template wrote {marks} image markers for {len(images)} images", field="messages"
+                f"the chat template wrote {marks} image markers for {num_images} images", field="messages"
             )
-        return self._prompt(ids, images, answer_at_turn=add_generation_prompt)
+        return ids
 
     def from_ids(self, ids: Sequence[int], images: Sequence[PatchImage] = ()) -> Prompt:
         """A prompt of given ids, with one image pad per image or one per image row.

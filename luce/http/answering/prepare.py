@@ -28,7 +28,7 @@ from luce.http.answering.wish import Wish
 from luce.http.json_body import decode_object, typed
 from luce.http.options import HttpOptions
 
-__all__ = ["Job", "check_model", "prepare", "read_request"]
+__all__ = ["Job", "check_model", "count_prompt", "prepare", "read_request"]
 
 T = TypeVar("T")
 
@@ -70,21 +70,25 @@ def prepare(wish: Wish, model: LoadedModel, options: HttpOptions, *, prefix: str
     wish.params.validate(model.tokenizer.num_token_ids)
     _check_minimum(wish)
 
-    refuse_hopeless(conversation.messages, model.tokenizer, context)
-    references = conversation.images
-    if references and not model.engine.capabilities.images:
-        raise RequestError(f"the model {model.name} does not read pictures", field=references[0].field)
-    files = picture_bytes(references, options.max_images, options.max_image_bytes)
-    named = [(file, reference.field) for file, reference in zip(files, references, strict=True)]
-    refuse_too_large(sum(model.preparer.image_tokens(file, field=place) for file, place in named), context)
+    named, sizes = _pictures(wish, model, options)
+    refuse_too_large(sum(sizes), context)
     images = tuple(model.preparer.prepare_image(file, field=place) for file, place in named)
     prompt = model.preparer.build(
         conversation.messages,
         images,
         tools=list(wish.tools) or None,
         template_kwargs=wish.template_kwargs,
+        continuation=wish.continuation,
     )
-    room = answer_room(len(prompt.token_ids), limit.tokens, limit.field, context)
+    if wish.continuation and prompt.starts_in_thinking:
+        raise RequestError(
+            "the model would begin its answer by thinking, and cannot go on from a message of the assistant's then; "
+            "switch its thinking off, or end with a message of the user's",
+            field="messages",
+        )
+    room = answer_room(
+        len(prompt.token_ids), limit.tokens, limit.field, context, bounded=limit.bounded_by_context
+    )
     params = attrs.evolve(wish.params, max_tokens=room).with_seed()
     params.validate(model.tokenizer.num_token_ids)
     form = AnswerForm(
@@ -111,6 +115,42 @@ def prepare(wish: Wish, model: LoadedModel, options: HttpOptions, *, prefix: str
         created=int(time.time()),
         form=form,
     )
+
+
+def count_prompt(wish: Wish, model: LoadedModel, options: HttpOptions) -> int:
+    """How many tokens the prompt of a request would have, pictures by their headers alone.
+
+    Raises:
+        RequestError: names the field at fault.
+    """
+    _, sizes = _pictures(wish, model, options)
+    return model.preparer.count(
+        wish.conversation.messages,
+        sizes,
+        tools=list(wish.tools) or None,
+        template_kwargs=wish.template_kwargs,
+        continuation=wish.continuation,
+    )
+
+
+def _pictures(
+    wish: Wish, model: LoadedModel, options: HttpOptions
+) -> tuple[list[tuple[bytes, str]], list[int]]:
+    """(the picture files of a request, each with its place; their rows), once it is clear that it is worth the work."""
+    context, conversation = model.engine.capabilities.max_context, wish.conversation
+    texts = {
+        "messages": conversation.messages,
+        "tools": wish.tools,
+        "chat_template_kwargs": wish.template_kwargs,
+    }
+    refuse_too_much_text(texts, context, pictures=False)
+    refuse_hopeless(conversation.messages, model.tokenizer, context)
+    references = conversation.images
+    if references and not model.engine.capabilities.images:
+        raise RequestError(f"the model {model.name} does not read pictures", field=references[0].field)
+    files = picture_bytes(references, options.max_images, options.max_image_bytes)
+    named = [(file, reference.field) for file, reference in zip(files, references, strict=True)]
+    return named, [model.preparer.image_tokens(file, field=place) for file, place in named]
 
 
 def check_model(name: str | None, model: LoadedModel, options: HttpOptions) -> None:

@@ -26,6 +26,8 @@ class Piece:
     parts: tuple[Part, ...]
     tokens: tuple[SampledToken, ...]
     """Their text may lag behind: parts may be empty."""
+    thinking: bool = False
+    """The tokens lie in a think block that is told apart, its closing tag included."""
 
 
 @attrs.frozen
@@ -33,6 +35,8 @@ class Finish:
     """The end of a whole answer."""
 
     reason: FinishReason
+    stop: str | None = None
+    """The stop string that ended it, if one did."""
 
 
 @attrs.frozen
@@ -85,14 +89,15 @@ class AnswerReader:
                 parts = self._wanted(self._parser.flush(ended=item.reason == "stop"))
                 piece = Piece(parts, ())
             else:
+                thinking = self._parser.thinking
                 self._completion += len(item.tokens)
-                self._reasoning += len(item.tokens) * self._parser.thinking
-                piece = Piece(self._wanted(self._parser.feed(item.text)), item.tokens)
+                self._reasoning += len(item.tokens) * thinking
+                piece = Piece(self._wanted(self._parser.feed(item.text)), item.tokens, thinking)
                 if self._complete:
                     self._end = "tool_calls"
             if piece.parts or piece.tokens:
                 return piece
-        return Finish(self._reason(self._end))
+        return Finish(self._reason(self._end), self._end.stop if isinstance(self._end, End) else None)
 
     @property
     def _complete(self) -> bool:

@@ -16,11 +16,13 @@ SHRINK = 3
 """Normalisation to NFC can make text up to three times shorter in bytes (three Hangul letters become one syllable)."""
 
 
-def answer_room(prompt_tokens: int, wanted: int | None, field: str, context: int) -> int:
+def answer_room(
+    prompt_tokens: int, wanted: int | None, field: str, context: int, *, bounded: bool = False
+) -> int:
     """How many tokens the answer may have: what was asked for, or the rest of the context.
 
     The rule is vLLM's: a prompt that leaves no room and a max_tokens past the room are both errors with the
-    numbers in them; nothing is cut.
+    numbers in them; nothing is cut. With ``bounded`` a wish past the room means all of the room.
 
     Raises:
         RequestError: code ``context_length_exceeded``.
@@ -33,6 +35,8 @@ def answer_room(prompt_tokens: int, wanted: int | None, field: str, context: int
             code="context_length_exceeded",
         )
     if wanted is None:
+        return room
+    if wanted > room and bounded:
         return room
     if wanted > room:
         raise RequestError(
@@ -98,11 +102,12 @@ def body_limits(context: int) -> Limits:
     )
 
 
-def refuse_too_much_text(body: Mapping[str, Any], context: int) -> None:
+def refuse_too_much_text(body: Mapping[str, Any], context: int, *, pictures: bool = True) -> None:
     """Refuse bodies whose messages and tools hold far more text than the context, before any of it is worked on.
 
     Text of earlier answers counts too, although a template may leave some of it out: it is parsed, guarded and
-    rendered all the same, at some 100 KB a second and a worker. Addresses of pictures do not count.
+    rendered all the same, at some 100 KB a second and a worker. Addresses of pictures do not count, where the body may
+    hold ``pictures``.
 
     Raises:
         RequestError: code ``context_length_exceeded``.
@@ -113,11 +118,11 @@ def refuse_too_much_text(body: Mapping[str, Any], context: int) -> None:
         value = waiting.pop()
         if isinstance(value, str):
             size += len(value)
-        elif isinstance(value, list):
+        elif isinstance(value, list | tuple):
             waiting += value
         elif isinstance(value, dict):
             size += sum(map(len, value))
-            waiting += [item for name, item in value.items() if name != "image_url"]
+            waiting += [item for name, item in value.items() if not pictures or name != "image_url"]
     if size > most:
         raise RequestError(
             f"messages and tools hold {size} characters of text; at most {most} are taken for a context of {context}",

@@ -29,6 +29,8 @@ class Limit:
 
     field: str
     tokens: int | None = attrs.field()
+    bounded_by_context: bool = False
+    """More than the context leaves is taken to mean all of that; otherwise it is refused."""
 
     @tokens.validator
     def _at_least_one(self, _: object, value: int | None) -> None:
@@ -44,6 +46,8 @@ class Wish:
     params: SamplingParams
     """As asked for, the model's defaults in the gaps; no seed drawn, no room measured."""
     limit: Limit
+    continuation: str = ""
+    """What the answer begins with: the model goes on from there. Only where the prompt opens no think block."""
     tools: tuple[Mapping[str, Any], ...] = ()
     """To be offered to the model, as chat templates take them: ``{"type": "function", "function": {...}}``."""
     one_call: bool = False
