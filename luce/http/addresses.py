@@ -19,7 +19,7 @@ UNSERVED = (
     "/v1/embeddings",
     "/v1/files",
     "/v1/images",
-    "/v1/messages",
+    "/v1/messages/batches",
     "/v1/moderations",
     "/v1/rerank",
     "/v1/responses",

@@ -13,10 +13,11 @@ from luce.engines.loaded import LoadedModel
 from luce.errors import CapacityError, RequestError, quoted
 from luce.http.addresses import install_address_errors
 from luce.http.answering.start import Answering
+from luce.http.anthropic.messages import Messages
 from luce.http.asgi import App
 from luce.http.beside_body import install_checks
 from luce.http.cors import install_cors
-from luce.http.errors import error_body, install_error_handlers
+from luce.http.errors import error_body, install_error_handlers, is_anthropic
 from luce.http.held_bodies import BodyBudget
 from luce.http.keys import ApiKeys, install_keys
 from luce.http.metrics import Metrics
@@ -44,20 +45,25 @@ def create_app(service: Service, model: LoadedModel, options: HttpOptions) -> Ap
     install_keys(app, ApiKeys(options.api_keys))
     install_checks(app)
     _install_health(app, service)
-    _install_openai(app, service, model, options)
+    answering = Answering(service, model, options)
+    _install_openai(app, answering)
+    _install_anthropic(app, answering)
     _install_operation(app, service, model, options)
 
     @app.after_request
     async def name_request(response: Any) -> Any:
-        response.headers["x-request-id"] = record_of(request).id
+        name = record_of(request).id
+        response.headers["x-request-id"] = name
+        if is_anthropic(request.path):
+            response.headers["request-id"] = name  # what Anthropic's clients show
         return response
 
     return app
 
 
-def _install_openai(app: Quart, service: Service, model: LoadedModel, options: HttpOptions) -> None:
-    chat = Chat(Answering(service, model, options))
-    models = Models(model, options)
+def _install_openai(app: Quart, answering: Answering) -> None:
+    chat = Chat(answering)
+    models = Models(answering.model, answering.options)
 
     @app.post("/v1/chat/completions")
     async def chat_completions() -> Response:
@@ -70,6 +76,18 @@ def _install_openai(app: Quart, service: Service, model: LoadedModel, options: H
     @app.get("/v1/models/<path:name>")
     async def one_model(name: str) -> Response:
         return await models.one(name)
+
+
+def _install_anthropic(app: Quart, answering: Answering) -> None:
+    messages = Messages(answering)
+
+    @app.post("/v1/messages")
+    async def create_message() -> Response:
+        return await messages(request._get_current_object())  # type: ignore[attr-defined]
+
+    @app.post("/v1/messages/count_tokens")
+    async def count_tokens() -> Response:
+        return await messages.count(request._get_current_object())  # type: ignore[attr-defined]
 
 
 def _install_operation(app: App, service: Service, model: LoadedModel, options: HttpOptions) -> None:

@@ -25,6 +25,8 @@ _TOO_LONG = re.compile(rb"[0-9]{%d}" % (MAX_DIGITS + 1))
 _CHARACTERS = re.compile(rb'(?:[^"\\]+|\\.)*+', re.DOTALL)
 _BACKSLASH = 0x5C
 _PICTURE = re.compile(rb"\s{0,16}data:", re.IGNORECASE)
+_PICTURE_NAME = re.compile(rb'"data"\s{0,16}:\s{0,16}\Z')
+"""Before a picture of Anthropic's API, which is bare base64."""
 _PIECE = 1 << 16
 """Bytes that are worked on in one step."""
 
@@ -36,7 +38,7 @@ class Limits:
     values: int
     """Counted by brackets, braces and commas outside strings."""
     plain_bytes: int | None = None
-    """Bytes beside the strings of pictures (``"data:…"``)."""
+    """Bytes beside the strings of pictures (``"data:…"``, and ``"…"`` of the name ``data``)."""
     plain_reason: str = ""
     """Why there may be no more of them, for the message."""
 
@@ -61,7 +63,7 @@ def scan(data: bytes | bytearray, limits: Limits, what: str) -> Scan:
     walk, start = _Walk(limits, most, what), 0
     while (quote := data.find(b'"', start)) >= 0:
         end, escaped = _end_of_string(data, quote + 1, most)
-        picture = not escaped and end - quote > 256 and _PICTURE.match(data, quote + 1) is not None
+        picture = not escaped and end - quote > 256 and _is_picture(data, quote)
         walk.take(data, start, quote + 1)
         walk.bare += b'"' if picture else b""
         if not picture:
@@ -70,6 +72,12 @@ def scan(data: bytes | bytearray, limits: Limits, what: str) -> Scan:
     walk.take(data, start, len(data))
     walk.check()
     return Scan(bytes(walk.bare), walk.names, walk.long_number)
+
+
+def _is_picture(data: bytes | bytearray, quote: int) -> bool:
+    """The string that begins here is a picture, by its own beginning or by its name."""
+    named = _PICTURE_NAME.search(data, max(0, quote - 64), quote)
+    return named is not None or _PICTURE.match(data, quote + 1) is not None
 
 
 def _end_of_string(data: bytes | bytearray, start: int, most: int) -> tuple[int, bool]:

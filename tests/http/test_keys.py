@@ -129,8 +129,8 @@ async def test_anthropic_addresses_answer_in_their_shape(path: str) -> None:
     assert refused.json()["type"] == "error"
     assert refused.json()["error"]["type"] == "authentication_error"
     assert "x-api-key" in refused.json()["error"]["message"]
-    assert missing.status_code == 404
-    assert missing.json()["error"]["type"] == "not_found_error"
+    assert missing.status_code == 400
+    assert missing.json()["error"]["type"] == "invalid_request_error"
     assert other.json().keys() == {"error"}
 
 

@@ -28,7 +28,7 @@ from luce.http.answering.wish import Wish
 from luce.http.json_body import decode_object, typed
 from luce.http.options import HttpOptions
 
-__all__ = ["Job", "check_model", "count_prompt", "prepare", "read_request"]
+__all__ = ["Job", "check_model", "count_prompt", "prepare", "read_object", "read_request"]
 
 T = TypeVar("T")
 
@@ -49,11 +49,19 @@ def read_request(body: bytes | bytearray, kind: type[T], model: LoadedModel) -> 
     Raises:
         RequestError: names the field at fault.
     """
-    context = model.engine.capabilities.max_context
-    raw = decode_object(body, limits=body_limits(context))
+    raw = read_object(body, model)
     request = typed(raw, kind)
-    refuse_too_much_text(raw, context)
+    refuse_too_much_text(raw, model.engine.capabilities.max_context)
     return request, raw
+
+
+def read_object(body: bytes | bytearray, model: LoadedModel) -> dict[str, Any]:
+    """A body as plain values, bounded by what the model's context could take.
+
+    Raises:
+        RequestError: it is no JSON object, or holds too much.
+    """
+    return decode_object(body, limits=body_limits(model.engine.capabilities.max_context))
 
 
 def prepare(wish: Wish, model: LoadedModel, options: HttpOptions, *, prefix: str) -> Job:

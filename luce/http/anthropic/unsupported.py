@@ -1,0 +1,48 @@
+"""What clients of Anthropic's API send and this server does not serve: refused by name, never ignored."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from luce.errors import RequestError, quoted
+from luce.http.anthropic.request import MessagesBody
+
+__all__ = ["refuse_tools_of_the_api", "refuse_unsupported"]
+
+_FIELDS: dict[str, tuple[tuple[Any, ...], str]] = {
+    "container": ((), "this server runs no code"),
+    "context_management": ((), "the conversation is taken as it is sent"),
+    "diagnostics": ((), "usage says how much of the prompt was cached"),
+    "inference_geo": ((), ""),
+    "mcp_servers": (([],), "this server calls no other one; declare the tools"),
+    "output_format": ((), "it is output_config.format now"),
+    "speed": (("standard",), ""),
+}
+
+
+def refuse_unsupported(request: MessagesBody) -> None:
+    """Raises RequestError for the first field whose value asks for something that is not served."""
+    for field, (accepted, hint) in _FIELDS.items():
+        value = getattr(request, field)
+        if value is not None and not any(type(value) is type(one) and value == one for one in accepted):
+            said = f"{'this value of ' if accepted else ''}{field} is not supported"
+            raise RequestError(f"{said}: {hint}" if hint else said, field=field, code="unsupported_value")
+
+
+def refuse_tools_of_the_api(body: Mapping[str, Any]) -> None:
+    """Tools that Anthropic's servers run, or whose form its models know: what they are is not in the request.
+
+    Looked at before the fields of tools are, which are others for each of them.
+    """
+    tools = body.get("tools")
+    for index, tool in enumerate(tools if isinstance(tools, list) else ()):
+        kind = tool.get("type") if isinstance(tool, dict) else None
+        if isinstance(kind, str) and kind != "custom":
+            field = f"tools[{index}].type"
+            raise RequestError(
+                f"{field}: tools of the type {quoted(kind)} are not supported; declare a tool with a name, a "
+                "description and an input_schema",
+                field=field,
+                code="unsupported_value",
+            )
