@@ -6,7 +6,7 @@ Checked here, where they are read; the options they become are checked no furthe
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -151,8 +151,8 @@ class ModelFlags:
         Parameter(group=MODEL, help="Memory that the model may take, as 8GiB; by default what is free."),
     ] = None
 
-    def options(self) -> Any:
-        """:class:`luce.engines.load_model.LoadOptions` of these flags."""
+    def options(self, sampling: Mapping[str, float | int] | None = None) -> Any:
+        """:class:`luce.engines.load_model.LoadOptions` of these flags, and of those about sampling that were given."""
         from luce.engines.load_model import LoadOptions
 
         return LoadOptions(
@@ -163,6 +163,7 @@ class ModelFlags:
             block_size=self.block_size,
             num_blocks=self.blocks,
             max_memory=self.max_memory,
+            sampling=sampling or {},
         )
 
 

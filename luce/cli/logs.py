@@ -4,8 +4,8 @@ Everything goes through the standard library's loggers; structlog's processors m
 ``extra`` and from the context: the id of the HTTP request, which follows its tasks and worker threads.
 
 Nothing that clients sent belongs into it. Errors that luce raises on purpose and the system's say what they say. Others
-are bugs, their messages may quote anything, so only their type and the places of the code are shown; level debug shows
-the message, too.
+are bugs; where their messages may quote anything, only their type and the places of the code are shown. Level debug
+shows the message, too.
 """
 
 from __future__ import annotations
@@ -30,6 +30,11 @@ __all__ = ["LogForm", "LogLines", "logs"]
 LogForm = Literal["console", "json"]
 
 WITHHELD = "(message withheld; --log-level debug shows it)"
+_SAFE = (
+    *(LuceError, OSError, BaseExceptionGroup, AssertionError, MemoryError, ArithmeticError),
+    *(AttributeError, NameError, ImportError, TypeError),
+)
+"""Errors whose messages are the program's own words and names. ValueError and KeyError quote what they were given."""
 _OURS = ("luce", "hypercorn")
 """Loggers with the level that was asked for; other libraries' only say what is wrong."""
 
@@ -144,7 +149,7 @@ def _report(error: BaseException, messages: bool) -> Iterator[str]:
 
 
 def _message(error: BaseException, messages: bool) -> str:
-    if messages or isinstance(error, LuceError | OSError | BaseExceptionGroup | AssertionError):
+    if messages or isinstance(error, _SAFE):
         return printable(str(error))
     return WITHHELD if str(error) else ""
 

@@ -33,8 +33,9 @@ from luce.cli.flags import (
 from luce.cli.in_process import load_with_progress, opened
 from luce.cli.logs import LogForm, LogLines, logs
 from luce.cli.main import EXIT_FAILED, EXIT_STOPPED, meant
+from luce.cli.sampling_flags import SamplingFlags
 from luce.compute.host_memory import spare_what_stays, use_one_heap
-from luce.engines.load_model import OpenedModel
+from luce.engines.load_model import LoadOptions, OpenedModel
 from luce.engines.qwen35.memory import size_lines
 from luce.engines.seam import Capabilities
 from luce.errors import ConfigError
@@ -250,6 +251,7 @@ def serve(
     model_flags: ModelFlags = ModelFlags(),  # noqa: B008 - frozen
     http: HttpFlags = HttpFlags(),
     scheduling: SchedulingFlags = SchedulingFlags(),
+    sampling: SamplingFlags = SamplingFlags(),  # noqa: B008 - frozen
     log: LogFlags = LogFlags(),  # noqa: B008
     config: ConfigFlags = ConfigFlags(),  # noqa: B008
 ) -> int:
@@ -258,7 +260,9 @@ def serve(
     The first SIGINT or SIGTERM lets running answers finish, the second ends them with an error.
     """
     with logs(log.log_level, log.log_format):
-        return _serve(model, model_flags, http, scheduling, _console(log.log_format))
+        return _serve(
+            model, model_flags.options(sampling.given()), http, scheduling, _console(log.log_format)
+        )
 
 
 def _console(form: LogForm) -> Console:
@@ -268,15 +272,11 @@ def _console(form: LogForm) -> Console:
 
 
 def _serve(
-    model: Path | None,
-    model_flags: ModelFlags,
-    http: HttpFlags,
-    scheduling: SchedulingFlags,
-    console: Console,
+    model: Path | None, load: LoadOptions, http: HttpFlags, scheduling: SchedulingFlags, console: Console
 ) -> int:
     use_one_heap()
     http_options = http.options()
-    found = opened(model, model_flags.options())
+    found = opened(model, load)
     listener = listen(http_options)
     try:
         for line in describe(found):
@@ -314,13 +314,13 @@ def _cut() -> None:
 
 def describe(model: OpenedModel) -> list[str]:
     """What is going to be served and what it takes."""
-    plan, defaults = model.plan.options, model.defaults
+    plan = model.plan.options
     images = "text and pictures" if model.config.vision is not None else "text only"
     lines = [
         f"model {model.name} from {model.files.path} ({model.files.form.value}), {images}",
         f"{plan.slots} slots of {model.context} tokens, {plan.blocks} blocks of {plan.block_size}",
-        f"sampling by default: temperature {defaults.temperature:g}, top_k {defaults.top_k}, top_p {defaults.top_p:g}, "
-        f"min_p {defaults.min_p:g}, repetition_penalty {defaults.repetition_penalty:g} ({defaults.source})",
+        "sampling where a request does not say, and who says so instead:",
+        *(f"  {line}" for line in model.defaults.lines()),
         "memory:",
     ]
     return lines + [f"  {line}" for line in model.plan.lines()]

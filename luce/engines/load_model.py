@@ -13,8 +13,8 @@ from pathlib import Path
 import attrs
 
 from luce.compute.host_memory import available_bytes
-from luce.engines.loaded import GenerationDefaults, LoadedModel
-from luce.engines.qwen35.config import Qwen35Config
+from luce.engines.loaded import LoadedModel
+from luce.engines.qwen35.config import FAMILY_NAME, FAMILY_SAMPLING, Qwen35Config
 from luce.engines.qwen35.engine import Qwen35Engine
 from luce.engines.qwen35.loading import LoadProgress, check_tensors, load_config, load_weights
 from luce.engines.qwen35.memory import (
@@ -25,11 +25,12 @@ from luce.engines.qwen35.memory import (
     plan_memory,
 )
 from luce.engines.qwen35.prompt import PromptBuilder
+from luce.engines.sampling_defaults import GenerationDefaults, Sampling, sampling_defaults
 from luce.errors import ConfigError, DeviceError, ModelFileError
 from luce.text.chat_template import ChatTemplate
 from luce.text.tokenizer import Tokenizer
 from luce.vision.preprocess import Preprocessor
-from luce.weights.model_files import FileForm, ModelFiles, resolve_model
+from luce.weights.model_files import ModelFiles, resolve_model
 
 __all__ = [
     "LoadOptions",
@@ -64,6 +65,8 @@ class LoadOptions:
     """KV blocks; None: enough for every slot at full context."""
     max_memory: int | None = None
     """Bytes that the model may take; None: what the machine has free."""
+    sampling: Sampling = attrs.field(factory=dict)
+    """How tokens are chosen where a request does not say; what is not in it is left to the model."""
 
 
 @attrs.frozen(eq=False)
@@ -79,6 +82,8 @@ class OpenedModel:
     """Bytes of weights to read."""
     name: str
     context: int
+    defaults: GenerationDefaults
+    """How tokens are chosen where a request does not say."""
 
     @property
     def prompts(self) -> PromptBuilder:
@@ -88,24 +93,6 @@ class OpenedModel:
             template=self.template,
             config=self.config,
             preprocessor=preprocessor if self.config.vision is not None else None,
-        )
-
-    @property
-    def defaults(self) -> GenerationDefaults:
-        """What the files recommend. A recommendation not to sample is temperature 0."""
-        given = self.files.generation
-        hugging_face = self.files.form is FileForm.HUGGING_FACE
-        said = {
-            name: getattr(given, name)
-            for name in ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
-            if getattr(given, name) is not None
-        }
-        if given.do_sample is False:
-            said["temperature"] = 0.0
-        if not said:
-            return GenerationDefaults()
-        return GenerationDefaults(
-            **said, source="generation_config.json" if hugging_face else "the GGUF's metadata"
         )
 
 
@@ -171,6 +158,7 @@ def open_model(
         file_bytes=file_bytes,
         name=options.name or files.name,
         context=context,
+        defaults=sampling_defaults(options.sampling, files, FAMILY_SAMPLING, FAMILY_NAME),
     )
     if chat and fitting:
         check_context(opened)

@@ -9,6 +9,7 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
+from luce.engines.sampling_defaults import GenerationDefaults
 from luce.engines.seam import Engine, ImageSpan, PatchImage
 from luce.text.tokenizer import Tokenizer
 
@@ -88,19 +89,6 @@ class Preparer(Protocol):
     def prepare_image(self, data: bytes, *, field: str) -> PatchImage:
         """Decode, resize and patchify one picture. Raises RequestError naming ``field``."""
         ...
-
-
-@attrs.frozen
-class GenerationDefaults:
-    """What the model's own files recommend (generation_config.json or GGUF metadata)."""
-
-    temperature: float = 1.0
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
-    repetition_penalty: float = 1.0
-    source: str = "built-in defaults"
-    """Where they come from, printed at start-up."""
 
 
 @attrs.frozen(eq=False)

@@ -16,7 +16,7 @@ from luce.http.options import HttpOptions
 
 __all__ = ["SCHEMA", "Props"]
 
-SCHEMA = 1
+SCHEMA = 2
 """Grows when a field changes its meaning or goes; new fields leave it as it is."""
 
 
@@ -52,7 +52,10 @@ class Props:
             "input_modalities": ["text", "image"] if capabilities.images else ["text"],
             "vocab_size": capabilities.vocab_size,
             "num_layers": capabilities.num_layers,
-            "sampling_defaults": attrs.asdict(model.defaults),
+            "sampling_defaults": {
+                name: {"value": value, "source": model.defaults.source(name)}
+                for name, value in model.defaults.values.items()
+            },
         }
 
     def _capabilities(self) -> Mapping[str, Any]:

@@ -76,7 +76,7 @@ def gguf_generation(file: TensorFile) -> GenerationSource:
 
     return GenerationSource(
         temperature=number("temp", 100.0),
-        top_k=fields.integer("top_k", 0, MAX_ID) if fields.has("top_k") else None,
+        top_k=fields.integer("top_k", -1, MAX_ID) if fields.has("top_k") else None,
         top_p=number("top_p", 1.0),
         min_p=number("min_p", 1.0),
         repetition_penalty=number("penalty_repeat", 100.0),

@@ -48,7 +48,7 @@ def test_every_command_has_help(capsys: pytest.CaptureFixture[str], words: tuple
 
 def test_help_of_serve_is_in_groups_and_names_variables(capsys: pytest.CaptureFixture[str]) -> None:
     _, out, _ = run(capsys, "serve", "--help")
-    places = [out.index(f"─ {group} ─") for group in ("Model", "HTTP", "Scheduling", "General")]
+    places = [out.index(f"─ {group} ─") for group in ("Model", "HTTP", "Scheduling", "Sampling", "General")]
     assert places == sorted(places)
     assert "LUCE_PORT" in out
 
@@ -78,6 +78,7 @@ SECONDS = (
 SIZES = ("max-memory", "max-body", "max-buffered-bodies", "max-image")
 ROOMS = ("park-memory", "prefix-memory", "image-memory")
 """Sizes that may be nothing."""
+SAMPLING = ("temperature", "top-p", "min-p", "repetition-penalty", "presence-penalty", "frequency-penalty")
 HUGE = "9" * 400
 NUMBERS = [
     *(("serve", name, value) for name in WHOLE for value in ("-1", "1.5", "nan", "", HUGE, "9" * 5000)),
@@ -85,6 +86,8 @@ NUMBERS = [
     *(("serve", name, value) for name in SECONDS for value in ("-1", "0", "nan", "inf", "1e300", "x")),
     *(("serve", name, value) for name in SIZES for value in ("-1", "0", "nan", "0GiB", HUGE, f"{HUGE}TiB")),
     *(("serve", name, value) for name in ROOMS for value in ("-1", "nan", HUGE, f"{HUGE}TiB")),
+    *(("serve", name, value) for name in SAMPLING for value in ("-3", "nan", "inf", "101", "x")),
+    *(("serve", "top-k", value) for value in ("-2", "1.5", "nan", HUGE)),
     *(("chat", "temperature", value) for value in ("-1", "nan", "inf", "101")),
     *(("chat", "max-tokens", value) for value in ("-1", "0", "1.5", "nan", HUGE)),
     *(("chat", "seed", value) for value in ("0.5", "nan", HUGE, "9223372036854775808")),
@@ -108,7 +111,7 @@ def test_every_numeric_flag_of_serve_is_in_that_list() -> None:
         for a in arguments
         if str(a.hint) in map(str, (int, float, int | None, float | None)) and a.name != "*"
     }
-    assert numeric == {*WHOLE, *SECONDS, *SIZES, *ROOMS}
+    assert numeric == {*WHOLE, *SECONDS, *SIZES, *ROOMS, *SAMPLING, "top-k"}
 
 
 @pytest.mark.parametrize(

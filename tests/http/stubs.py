@@ -128,7 +128,7 @@ def make_model(**changes: Any) -> LoadedModel:
         "tokenizer": StubTokenizer(),
         "preparer": StubPreparer(),
         "eos_token_ids": (END_ID,),
-        "defaults": GenerationDefaults(temperature=0.7, top_k=20, top_p=0.95, source="the stub"),
+        "defaults": GenerationDefaults(temperature=0.7, top_k=20, top_p=0.95),
         "created": 1_700_000_000,
     }
     return LoadedModel(**(values | changes))

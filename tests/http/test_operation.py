@@ -314,10 +314,10 @@ async def test_props_say_what_is_in_force() -> None:
         assert (await client.get("/props")).status_code == 401
         response = await client.get("/props", headers={"x-api-key": "a-secret-key"})
     props = response.json()
-    assert props["schema"] == 1
+    assert props["schema"] == 2
     assert props["state"] == "ready"
     assert props["model"]["name"] == "fake" and props["model"]["aliases"] == ["other"]
-    assert props["model"]["sampling_defaults"]["temperature"] == 0.0
+    assert props["model"]["sampling_defaults"]["temperature"] == {"value": 0.0, "source": "built-in"}
     assert props["limits"]["slots"] == 3
     assert props["limits"]["max_queued"] == 7
     assert props["limits"]["max_queued_tokens"] == 16 * engine.capabilities.max_context

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import attrs
 
-__all__ = ["Qwen35Config", "TextConfig", "VisionConfig"]
+__all__ = ["FAMILY_NAME", "FAMILY_SAMPLING", "Qwen35Config", "TextConfig", "VisionConfig"]
+
+FAMILY_NAME = "Qwen3.5"
+FAMILY_SAMPLING = {"temperature": 1.0, "top_k": 20, "top_p": 0.95}
+"""What the released models' own files recommend (spec qwen35 §1.3), for files that leave it out."""
 
 
 @attrs.frozen
