@@ -82,6 +82,23 @@ class Preparer(Protocol):
         """Rows that :meth:`build` would make of it, pictures of so many rows. Raises RequestError naming the field."""
         ...
 
+    def from_ids(
+        self, ids: Sequence[int], images: Sequence[PatchImage] = (), *, field: str = "ids"
+    ) -> PreparedPrompt:
+        """Token ids as they stand to rows. Raises RequestError naming ``field``."""
+        ...
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        template_kwargs: Mapping[str, Any] | None = None,
+        add_generation_prompt: bool = True,
+    ) -> str:
+        """The text that the chat template makes of messages. Raises RequestError naming the field."""
+        ...
+
     def image_tokens(self, data: bytes, *, field: str) -> int:
         """Rows that a picture will take in the prompt, from its header alone. Raises RequestError naming ``field``."""
         ...
@@ -104,3 +121,9 @@ class LoadedModel:
     """Unix seconds, shown by /v1/models."""
     memory: Mapping[str, int] = attrs.field(factory=dict)
     """Bytes by part of the memory plan, taken from the start on; empty where there is none."""
+
+    @property
+    def fingerprint(self) -> str | None:
+        """What answers depend on beside the request (``system_fingerprint``); None where the engine has none."""
+        found = getattr(self.engine, "fingerprint", None)
+        return None if found is None else str(found)

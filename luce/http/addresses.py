@@ -15,7 +15,6 @@ __all__ = ["install_address_errors"]
 UNSERVED = (
     "/v1/audio",
     "/v1/batches",
-    "/v1/completions",
     "/v1/embeddings",
     "/v1/files",
     "/v1/images",

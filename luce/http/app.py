@@ -22,6 +22,7 @@ from luce.http.held_bodies import BodyBudget
 from luce.http.keys import ApiKeys, install_keys
 from luce.http.metrics import Metrics
 from luce.http.openai.chat import Chat
+from luce.http.openai.completions import Completions
 from luce.http.openai.models import Models
 from luce.http.options import HttpOptions
 from luce.http.props import Props
@@ -62,12 +63,16 @@ def create_app(service: Service, model: LoadedModel, options: HttpOptions) -> Ap
 
 
 def _install_openai(app: Quart, answering: Answering) -> None:
-    chat = Chat(answering)
+    chat, text = Chat(answering), Completions(answering)
     models = Models(answering.model, answering.options)
 
     @app.post("/v1/chat/completions")
     async def chat_completions() -> Response:
         return await chat(request._get_current_object())  # type: ignore[attr-defined]
+
+    @app.post("/v1/completions")
+    async def completions() -> Response:
+        return await text(request._get_current_object())  # type: ignore[attr-defined]
 
     @app.get("/v1/models")
     async def list_models() -> Response:

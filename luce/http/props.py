@@ -43,12 +43,11 @@ class Props:
 
     def _describe_model(self) -> Mapping[str, Any]:
         model, capabilities = self._model, self._model.engine.capabilities
-        fingerprint = getattr(model.engine, "fingerprint", None)
         return {
             "name": model.name,
             "aliases": self._options.aliases,
             "created": model.created,
-            "system_fingerprint": None if fingerprint is None else str(fingerprint),
+            "system_fingerprint": model.fingerprint,
             "input_modalities": ["text", "image"] if capabilities.images else ["text"],
             "vocab_size": capabilities.vocab_size,
             "num_layers": capabilities.num_layers,

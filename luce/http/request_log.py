@@ -21,11 +21,12 @@ from luce.actors.submission import Handle
 from luce.errors import shown_name
 from luce.http.route_names import address
 
-__all__ = ["PROBES", "RequestRecord", "record_of"]
+__all__ = ["GIVEN_ID", "PROBES", "RequestRecord", "record_of"]
 
 log = logging.getLogger("luce.requests")
 
-_GIVEN_ID = re.compile(r"[\x21-\x7e]{1,128}")
+GIVEN_ID = re.compile(r"[\x21-\x7e]{1,128}")
+"""Of a caller's name for a request, the whole of it."""
 PROBES = ("/health", "/ready")
 """What load balancers and supervisors ask all the time."""
 _RECORD = "luce.record"
@@ -42,13 +43,13 @@ class RequestRecord:
     """None until the answer's head was sent."""
     complete: bool = False
     """The answer's last byte was sent."""
-    handle: Handle | None = None
+    handles: list[Handle] = attrs.field(factory=list)
     """What runs for it."""
 
     @classmethod
     def begin(cls, request: Request) -> RequestRecord:
         given = request.headers.get("X-Request-Id", "")
-        record = cls(given if _GIVEN_ID.fullmatch(given) else uuid.uuid4().hex, trio.current_time())
+        record = cls(given if GIVEN_ID.fullmatch(given) else uuid.uuid4().hex, trio.current_time())
         cast(dict[str, Any], request.scope)[_RECORD] = record
         return record
 
@@ -68,15 +69,18 @@ class RequestRecord:
         yield "outcome", self._outcome()
         if not self.complete:
             yield "complete", False
-        if self.handle is not None:
-            yield from _work(self.handle, self.started, now)
+        if self.handles:
+            yield from _work(self.handles[0], self.started, now)
+        if len(self.handles) > 1:
+            yield "answers", len(self.handles)
         yield "duration_s", round(now - self.started, 3)
 
     def _outcome(self) -> str:
         """As the request's chart ends (finished, failed, cancelled), or refused or answered if nothing ran for it."""
-        if self.handle is not None:
-            end = self.handle.end
-            return "cancelled" if end is None else _OUTCOMES[end.reason]
+        if self.handles:
+            ends = [handle.end for handle in self.handles]
+            outcomes = ["cancelled" if end is None else _OUTCOMES[end.reason] for end in ends]
+            return next((one for one in outcomes if one != "finished"), "finished")
         if self.status is None:
             return "cancelled"
         if self.status >= 500:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 import msgspec
 from quart import Response
 
+from luce.actors.submission import Handle
 from luce.errors import RequestError, quoted
 from luce.http.request_log import RequestRecord
 
@@ -15,7 +16,7 @@ __all__ = ["cancel", "request_ids"]
 
 def request_ids(records: Iterable[RequestRecord]) -> dict[str, str]:
     """The ``x-request-id`` of every answer that runs, by the answer's id."""
-    return {record.handle.id: record.id for record in records if record.handle is not None}
+    return {handle.id: record.id for record in records for handle in record.handles}
 
 
 def cancel(name: str, records: Iterable[RequestRecord]) -> Response:
@@ -27,9 +28,8 @@ def cancel(name: str, records: Iterable[RequestRecord]) -> Response:
         RequestError: 404, nothing of that name runs.
     """
     found = list(_named(name, records))
-    for record in found:
-        assert record.handle is not None
-        record.handle.cancel()
+    for handle in found:
+        handle.cancel()
     if not found:
         raise RequestError(
             f"id: no request {quoted(name)} is running; ids are those of answers (chatcmpl-…) and x-request-id",
@@ -37,12 +37,13 @@ def cancel(name: str, records: Iterable[RequestRecord]) -> Response:
             status=404,
             code="request_not_found",
         )
-    ids = [record.handle.id for record in found if record.handle is not None]
+    ids = [handle.id for handle in found]
     body = {"id": name, "object": "request.cancelled", "cancelled": ids}
     return Response(msgspec.json.encode(body), content_type="application/json")
 
 
-def _named(name: str, records: Iterable[RequestRecord]) -> Iterator[RequestRecord]:
+def _named(name: str, records: Iterable[RequestRecord]) -> Iterator[Handle]:
+    """All that runs for a request goes with the one that is named."""
     for record in records:
-        if record.handle is not None and record.handle.end is None and name in (record.id, record.handle.id):
-            yield record
+        if name == record.id or any(name == handle.id for handle in record.handles):
+            yield from (handle for handle in record.handles if handle.end is None)

@@ -1,13 +1,15 @@
-"""The tokenizer: text to ids without special-token parsing, ids to bytes and text.
+"""The tokenizer: text to ids, ids to bytes and text.
 
-The arithmetic is the ``tokenizers`` library's, built without added tokens. Added tokens become ids by
-position only: the chat template's renderer says which pieces are tokens (:mod:`luce.text.chat_template`),
-text from a caller never is.
+The arithmetic is the ``tokenizers`` library's, built without added tokens. In messages added tokens become ids by
+position only: the chat template's renderer says which pieces are tokens (:mod:`luce.text.chat_template`), text from a
+caller never is. Who writes a whole prompt writes the template's part too, so there their text is parsed
+(:meth:`Tokenizer.encode_prompt`).
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Sequence
 
 from tokenizers import Tokenizer as LibraryTokenizer
@@ -39,6 +41,9 @@ class Tokenizer:
         """All added tokens, special or not: text -> id."""
         self.names: dict[str, str] = vocabulary.names
         """Named tokens for templates ("bos_token", "eos_token", …)."""
+        self._added = re.compile(
+            "|".join(map(re.escape, sorted(self.special_ids, key=len, reverse=True))) or "(?!)"
+        )
         self._tokens = vocabulary.tokens
         self._skipped = frozenset(token.id for token in vocabulary.added if token.special)
         count = 1 + max(max(self._tokens.values()), *(token.id for token in vocabulary.added), 0)
@@ -79,14 +84,27 @@ class Tokenizer:
         """
         return self._encode([text], field)[0]
 
-    def encode_rendered(self, pieces: Iterable[str | int]) -> list[int]:
+    def encode_prompt(self, text: str, *, field: str | None = None) -> list[int]:
+        """Ids of a prompt that the caller wrote whole: the text of an added token is that token, the longest first.
+
+        Raises:
+            RequestError: the text holds lone surrogates; names ``field``.
+        """
+        pieces: list[str | int] = []
+        place = 0
+        for found in self._added.finditer(text):
+            pieces += [text[place : found.start()], self.special_ids[found[0]]]
+            place = found.end()
+        return self.encode_rendered([*pieces, text[place:]], field=field)
+
+    def encode_rendered(self, pieces: Iterable[str | int], *, field: str | None = "messages") -> list[int]:
         """Ids of a rendered prompt: strings are plain text, integers are ids of added tokens as they stand.
 
         Raises:
-            RequestError: a string holds lone surrogates.
+            RequestError: a string holds lone surrogates; names ``field``.
         """
         pieces = list(pieces)
-        encoded = iter(self._encode([piece for piece in pieces if isinstance(piece, str)], "messages"))
+        encoded = iter(self._encode([piece for piece in pieces if isinstance(piece, str)], field))
         ids: list[int] = []
         for piece in pieces:
             if isinstance(piece, str):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -37,6 +37,14 @@ class ByteTokenizer:
 
     def token_bytes(self, token_id: int) -> bytes:
         return bytes([token_id])
+
+    def encode_prompt(self, text: str, *, field: str | None = None) -> list[int]:
+        return list(text.encode())
+
+    encode_text = encode_prompt
+
+    def decode(self, ids: Iterable[int], skip_special: bool = True) -> str:
+        return bytes(ids).decode("utf-8", "replace")
 
 
 @attrs.frozen(eq=False)

@@ -51,6 +51,15 @@ class FakePreparer:
     ) -> int:
         return len(self.build(messages, (), **options).token_ids) + sum(image_tokens)
 
+    def from_ids(
+        self, ids: Sequence[int], images: Sequence[PatchImage] = (), *, field: str = "ids"
+    ) -> Prompt:
+        name = int.from_bytes(hashlib.sha256(bytes(ids)).digest()[:3], "big")
+        return make_prompt(name, len(ids))
+
+    def render(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> str:
+        return "".join(str(message["content"]) for message in messages)
+
     def prepare_image(self, data: bytes, *, field: str) -> PatchImage:
         return make_picture(hashlib.sha256(data).digest())
 

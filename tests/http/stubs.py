@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -35,6 +35,23 @@ class StubTokenizer:
 
     def token_bytes(self, token_id: int) -> bytes:
         return bytes([token_id]) if token_id < 256 else b""
+
+    def is_special(self, token_id: int) -> bool:
+        return token_id >= 256
+
+    def encode_text(self, text: str, *, field: str | None = None) -> list[int]:
+        return list(text.encode())
+
+    def encode_prompt(self, text: str, *, field: str | None = None) -> list[int]:
+        """``<end>`` is the token :data:`END_ID`."""
+        pieces = [list(piece.encode()) for piece in text.split("<end>")]
+        return [*pieces[0], *(one for piece in pieces[1:] for one in (END_ID, *piece))]
+
+    def decode(self, ids: Iterable[int], skip_special: bool = True) -> str:
+        found = [index for index in ids if not (skip_special and index >= 256)]
+        return b"".join(b"<end>" if index == END_ID else self.token_bytes(index) for index in found).decode(
+            "utf-8", "replace"
+        )
 
 
 class StubEngine:
@@ -91,24 +108,44 @@ class StubPreparer:
         continuation: str = "",
     ) -> StubPrompt:
         self.seen.append(
-            {"messages": messages, "images": images, "tools": tools, "template_kwargs": template_kwargs}
+            {
+                "messages": messages,
+                "images": images,
+                "tools": tools,
+                "template_kwargs": template_kwargs,
+            }
         )
         if continuation:
             self.seen[-1]["continuation"] = continuation
+        text = self.render(messages) + continuation
+        ids = np.frombuffer(text.encode("utf-8", "strict"), np.uint8).astype(np.int32)
+        thinking = (template_kwargs or {}).get("enable_thinking", self._thinking)
+        return StubPrompt(ids, starts_in_thinking=thinking)
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        template_kwargs: Mapping[str, Any] | None = None,
+        add_generation_prompt: bool = True,
+    ) -> str:
         text = ""
         for message in messages:
             content = message.get("content") or ""
             parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
             text += "".join(part.get("text", "####") for part in parts)
-        text += continuation
-        ids = np.frombuffer(text.encode("utf-8", "strict"), np.uint8).astype(np.int32)
-        thinking = (template_kwargs or {}).get("enable_thinking", self._thinking)
-        return StubPrompt(ids, starts_in_thinking=thinking)
+        return text if add_generation_prompt else f"{text}."
 
     def count(
         self, messages: Sequence[Mapping[str, Any]], image_tokens: Sequence[int], **options: Any
     ) -> int:
         return len(self.build(messages, (), **options).token_ids)
+
+    def from_ids(
+        self, ids: Sequence[int], images: Sequence[PatchImage] = (), *, field: str = "ids"
+    ) -> StubPrompt:
+        return StubPrompt(np.array(ids, np.int32))
 
     def image_tokens(self, data: bytes, *, field: str) -> int:
         return 4

@@ -20,6 +20,11 @@ def asked(**fields: Any) -> dict[str, Any]:
     return {"messages": OK} | fields
 
 
+def said_before(content: Any, **fields: Any) -> dict[str, Any]:
+    messages = [*OK, {"role": "assistant", "content": content, **fields}]
+    return {"messages": messages, "continue_final_message": True}
+
+
 def pictured(*urls: Any) -> dict[str, Any]:
     return {
         "messages": [
@@ -157,7 +162,30 @@ CASES: list[tuple[Any, str | None]] = [
     (asked(modalities=["audio"]), "modalities"),
     (asked(reasoning_effort="high"), "reasoning_effort"),
     (asked(enable_thinking=True), "enable_thinking"),
-    (asked(continue_final_message=True), "continue_final_message"),
+    (asked(add_generation_prompt=False), "add_generation_prompt"),
+    (asked(add_generation_prompt=True, continue_final_message=True), "add_generation_prompt"),
+    (asked(continue_final_message=True), "messages[0].role"),
+    (said_before(""), "messages[1].content"),
+    (said_before(None), "messages[1].content"),
+    (said_before("x", reasoning_content="y"), "messages[1].reasoning_content"),
+    (said_before("x", tool_calls=[{"function": {"name": "f"}}]), "messages[1].tool_calls"),
+    ({"messages": [{"role": "assistant", "content": "x"}], "continue_final_message": True}, "messages"),
+    (asked(request_id=""), "request_id"),
+    (asked(request_id="a b"), "request_id"),
+    (asked(request_id="x" * 129), "request_id"),
+    (asked(request_id="é"), "request_id"),
+    (asked(request_id="a\n"), "request_id"),
+    (asked(priority=1), "priority"),
+    (asked(priority=False), "priority"),
+    (asked(truncate_prompt_tokens=5), "truncate_prompt_tokens"),
+    (asked(bad_words=["x"]), "bad_words"),
+    (asked(allowed_token_ids=[1]), "allowed_token_ids"),
+    (asked(dry_multiplier=0.8), "dry_multiplier"),
+    (asked(xtc_probability=0.1), "xtc_probability"),
+    (asked(mirostat=2), "mirostat"),
+    (asked(top_a=0.2), "top_a"),
+    (asked(n_predict=5), "n_predict"),
+    (asked(cache_salt=3), "cache_salt"),
     (
         asked(tools=[{"type": "function", "function": {"name": "f", "strict": True}}]),
         "tools[0].function.strict",
@@ -330,9 +358,20 @@ async def test_messages_say_what_to_do() -> None:
             "tools[0].function.name",
             "tools[0].function.name: expected string of length >= 1",
         ),
+        (
+            asked(typical_p=0.5),
+            "typical_p",
+            "this value of typical_p is not supported yet: "
+            "the samplers are temperature, top_k, top_p, min_p and the penalties",
+        ),
+        (
+            asked(max_new_tokens=5),
+            "max_new_tokens",
+            "max_new_tokens is not supported yet: the field is max_tokens",
+        ),
         (asked(temprature=1), "temprature", "temprature is not a known field; did you mean 'temperature'?"),
         (asked(maxTokens=1), "maxTokens", "maxTokens is not a known field; did you mean 'max_tokens'?"),
-        (asked(typical_p=0.5), "typical_p", "typical_p is not a known field"),
+        (asked(sharpness=0.5), "sharpness", "sharpness is not a known field"),
         (
             {"messages": [{"role": "user", "contents": "x"}]},
             "messages[0].contents",

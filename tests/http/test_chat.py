@@ -9,7 +9,7 @@ import pytest
 
 from luce.actors.token_buffer import Delta, End
 from tests.http.conftest import serving
-from tests.http.stubs import StubService, make_model, sampled, saying
+from tests.http.stubs import StubPreparer, StubService, make_model, sampled, saying
 
 pytestmark = pytest.mark.trio
 
@@ -304,3 +304,47 @@ async def test_health_and_readiness() -> None:
             assert (live.status_code, ready.status_code) == statuses, state
         assert ready.json()["error"]["message"] == "the server is failed"
         assert ready.headers["retry-after"] == "5"
+
+
+async def test_fields_of_other_servers_that_ask_for_nothing(user: Any) -> None:
+    nothing = {
+        "priority": 0, "typical_p": 1.0, "mirostat": 0, "dry_multiplier": 0, "xtc_probability": 0.0, "bad_words": [],
+        "top_a": 0, "cache_prompt": True, "echo": False, "add_special_tokens": False, "tool_choice": "none",
+        "spaces_between_special_tokens": True, "truncate_prompt_tokens": None, "guided_json": None, "best_of": 1,
+        "length_penalty": 1.0, "add_generation_prompt": True, "continue_final_message": False, "grammar": None,
+    }  # fmt: skip
+    async with serving() as server, server.http() as client:
+        response = await client.post("/v1/chat/completions", json={"messages": user} | nothing)
+        assert response.status_code == 200, response.text
+
+
+@pytest.mark.parametrize("options", [{}, {"add_generation_prompt": False}, {"add_generation_prompt": None}])
+@pytest.mark.parametrize(
+    "content", ["I am", [{"type": "text", "text": "I "}, {"type": "text", "text": "am"}]]
+)
+async def test_an_answer_that_continues_the_last_message(user: Any, content: Any, options: Any) -> None:
+    preparer = StubPreparer()
+    messages = [*user, {"role": "assistant", "content": content}]
+    async with serving(model=make_model(preparer=preparer)) as server, server.http() as client:
+        body = {"messages": messages, "continue_final_message": True} | options
+        response = await client.post("/v1/chat/completions", json=body)
+        assert response.status_code == 200, response.text
+        assert preparer.seen[-1]["continuation"] == "I am"
+        assert [message["content"] for message in preparer.seen[-1]["messages"]] == ["Hi"]
+        assert response.json()["choices"][0]["message"]["content"] == "Hello, wörld!"
+        await client.post("/v1/chat/completions", json={"messages": messages})
+        assert "continuation" not in preparer.seen[-1]
+        assert len(preparer.seen[-1]["messages"]) == 2
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_request_id_in_the_body(user: Any, stream: bool) -> None:
+    async with serving() as server, server.http() as client:
+        for header in ({}, {"x-request-id": "other"}):
+            body = {"messages": user, "request_id": "mine-1!", "stream": stream}
+            response = await client.post("/v1/chat/completions", json=body, headers=header)
+            assert response.headers["x-request-id"] == "mine-1!"
+        response = await client.post(
+            "/v1/chat/completions", json={"messages": user, "request_id": None}, headers=header
+        )
+        assert response.headers["x-request-id"] == "other"

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import Tokenizer as LibraryTokenizer
 
 from luce.errors import RequestError
 from luce.text.tokenizer import Tokenizer
-from tests.text.small import ADDED, ADDED_START
+from tests.text.small import ADDED, ADDED_START, small_json, small_source
 
 
 @pytest.mark.parametrize("token", [text for text, _ in ADDED])
@@ -19,6 +21,30 @@ def test_special_token_text_is_text(small: Tokenizer, token: str) -> None:
     ids = small.encode_text(f"a {token}b")
     assert max(ids) < ADDED_START
     assert small.decode(ids) == f"a {token}b"
+
+
+PARSED = Tokenizer(small_source())
+LIBRARY = LibraryTokenizer.from_str(json.dumps(small_json()))
+
+
+@given(
+    st.lists(
+        st.sampled_from(
+            [*(text for text, _ in ADDED), "the ", "e\u0301", "<|im_", "end|>", "<", "\n\n", "한"]
+        )
+    )
+)
+def test_a_whole_prompt_is_parsed_as_the_library_does(pieces: list[str]) -> None:
+    text = "".join(pieces)
+    assert PARSED.encode_prompt(text) == LIBRARY.encode(text, add_special_tokens=False).ids
+
+
+def test_the_longest_token_wins(small: Tokenizer) -> None:
+    assert small.encode_prompt("<|im_start|>") == [small.special_ids["<|im_start|>"]]
+    assert small.encode_prompt("") == []
+    with pytest.raises(RequestError) as found:
+        small.encode_prompt("<|im_start|>\ud800", field="prompt")
+    assert found.value.field == "prompt"
 
 
 def test_rendered_pieces_mix_text_and_tokens(small: Tokenizer) -> None:

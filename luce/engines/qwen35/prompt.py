@@ -12,7 +12,7 @@ import numpy.typing as npt
 from luce.engines.qwen35.config import Qwen35Config
 from luce.engines.qwen35.positions import mrope_positions
 from luce.engines.seam import ImageSpan, PatchImage
-from luce.errors import RequestError
+from luce.errors import RequestError, quoted
 from luce.text.chat_template import ChatTemplate
 from luce.text.messages import normalise
 from luce.text.tokenizer import Tokenizer
@@ -152,20 +152,46 @@ class PromptBuilder:
             )
         return ids
 
-    def from_ids(self, ids: Sequence[int], images: Sequence[PatchImage] = ()) -> Prompt:
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        template_kwargs: Mapping[str, Any] | None = None,
+        add_generation_prompt: bool = True,
+    ) -> str:
+        """The text that the chat template makes of messages, one image pad for each picture.
+
+        Raises:
+            RequestError: names the field at fault.
+        """
+        if self.template is None:
+            raise RequestError("the model files hold no chat template", field="messages")
+        return self.template.render(
+            normalise(messages).messages,
+            tools=tools,
+            template_kwargs=template_kwargs,
+            add_generation_prompt=add_generation_prompt,
+        ).text
+
+    def from_ids(
+        self, ids: Sequence[int], images: Sequence[PatchImage] = (), *, field: str = "ids"
+    ) -> Prompt:
         """A prompt of given ids, with one image pad per image or one per image row.
 
         Raises:
-            RequestError: an id is out of range, or pads and images do not match.
+            RequestError: an id is out of range, or pads and images do not match; names ``field``.
         """
         self._check_images(images)
         rows = self.config.text.vocab_size
         for place, index in enumerate(ids):
             if not 0 <= index < rows:
-                raise RequestError(f"ids[{place}] is {index}; the model has ids 0 to {rows - 1}", field="ids")
+                raise RequestError(
+                    f"{field}[{place}] is {quoted(index)}; the model has ids 0 to {rows - 1}", field=field
+                )
         if not len(ids):
-            raise RequestError("ids must not be empty", field="ids")
-        return self._prompt(np.array(ids, np.int32), images, answer_at_turn=False)
+            raise RequestError(f"{field} must not be empty", field=field)
+        return self._prompt(np.array(ids, np.int32), images, answer_at_turn=False, field=field)
 
     def prepare_image(self, data: bytes, *, field: str) -> PatchImage:
         """Decode, resize and patchify one picture.
@@ -204,9 +230,14 @@ class PromptBuilder:
             assert image.num_tokens * vision.merge_size**2 == rows * columns, image.grid
 
     def _prompt(
-        self, ids: npt.NDArray[np.int32], images: Sequence[PatchImage], *, answer_at_turn: bool
+        self,
+        ids: npt.NDArray[np.int32],
+        images: Sequence[PatchImage],
+        *,
+        answer_at_turn: bool,
+        field: str = "messages",
     ) -> Prompt:
-        ids, spans = _expand(ids, images, self.config.image_token_id)
+        ids, spans = _expand(ids, images, self.config.image_token_id, field)
         merge = self.config.vision.merge_size if self.config.vision is not None else 1
         positions, delta = mrope_positions(len(ids), spans, [image.grid for image in images], merge)
         special = self.tokenizer.special_ids if self.tokenizer is not None else {}
@@ -238,7 +269,7 @@ def _last(ids: npt.NDArray[np.int32], token: int | None) -> int:
 
 
 def _expand(
-    ids: npt.NDArray[np.int32], images: Sequence[PatchImage], pad: int | None
+    ids: npt.NDArray[np.int32], images: Sequence[PatchImage], pad: int | None, field: str
 ) -> tuple[npt.NDArray[np.int32], tuple[ImageSpan, ...]]:
     """Every image pad times its image's rows (or as they are, if already so many), and where the images stand."""
     pads = np.flatnonzero(ids == pad) if pad is not None else np.empty(0, np.int64)
@@ -252,14 +283,14 @@ def _expand(
         for span, at in zip(spans, first, strict=True):
             if pads[at + span.length - 1] != span.start + span.length - 1:
                 raise RequestError(
-                    f"the pads of image {span.image} are not {span.length} in a row", field="ids"
+                    f"the pads of image {span.image} are not {span.length} in a row", field=field
                 )
         return ids, spans
     if len(pads) != len(images):
         raise RequestError(
             f"{len(pads)} image pads for {len(images)} images of {lengths} rows; give one pad per image or "
             "one per row",
-            field="ids",
+            field=field,
         )
     if not images:
         return ids, ()

@@ -8,29 +8,36 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import attrs
+import msgspec
 
 from luce.actors.submission import Submission, prefix_keys
-from luce.engines.loaded import LoadedModel
+from luce.engines.loaded import LoadedModel, PreparedPrompt
+from luce.engines.seam import PatchImage
 from luce.errors import RequestError, quoted
 from luce.http.answering.answer_form import AnswerForm
 from luce.http.answering.images import picture_bytes
 from luce.http.answering.room import (
+    CHAT_TEXTS,
     answer_room,
     body_limits,
     refuse_hopeless,
+    refuse_overlong,
     refuse_too_large,
     refuse_too_much_text,
 )
-from luce.http.answering.wish import Wish
+from luce.http.answering.unserved import Unserved, without_unserved
+from luce.http.answering.wish import WholePrompt, Wish
 from luce.http.json_body import decode_object, typed
 from luce.http.options import HttpOptions
+from luce.text.messages import Conversation
 
 __all__ = ["Job", "check_model", "count_prompt", "prepare", "read_object", "read_request"]
 
-T = TypeVar("T")
+T = TypeVar("T", bound=msgspec.Struct)
 
 
 @attrs.frozen(eq=False)
@@ -41,17 +48,30 @@ class Job:
     created: int
     """Unix seconds."""
     form: AnswerForm
+    request_id: str | None = None
+    """The caller's name for it, if the body gave one."""
 
 
-def read_request(body: bytes | bytearray, kind: type[T], model: LoadedModel) -> tuple[T, dict[str, Any]]:
+def read_request(
+    body: bytes | bytearray,
+    kind: type[T],
+    model: LoadedModel,
+    unserved: Unserved = {},  # noqa: B006 - nobody writes into it
+    texts: Sequence[str] = CHAT_TEXTS,
+) -> tuple[T, dict[str, Any]]:
     """A body as typed values and as plain ones, bounded by what the model's context could take.
+
+    Args:
+        unserved: what is refused by name.
+        texts: the fields that hold text for the model.
 
     Raises:
         RequestError: names the field at fault.
     """
-    raw = read_object(body, model)
+    served = tuple(field.encode_name for field in msgspec.structs.fields(kind))
+    raw = without_unserved(read_object(body, model), unserved, served)
     request = typed(raw, kind)
-    refuse_too_much_text(raw, model.engine.capabilities.max_context)
+    refuse_too_much_text(raw, model.engine.capabilities.max_context, texts)
     return request, raw
 
 
@@ -74,29 +94,19 @@ def prepare(wish: Wish, model: LoadedModel, options: HttpOptions, *, prefix: str
         RequestError: names the field at fault.
     """
     context = model.engine.capabilities.max_context
-    conversation, limit = wish.conversation, wish.limit
+    source = wish.conversation
     wish.params.validate(model.tokenizer.num_token_ids)
     _check_minimum(wish)
 
-    named, sizes = _pictures(wish, model, options)
-    refuse_too_large(sum(sizes), context)
-    images = tuple(model.preparer.prepare_image(file, field=place) for file, place in named)
-    prompt = model.preparer.build(
-        conversation.messages,
-        images,
-        tools=list(wish.tools) or None,
-        template_kwargs=wish.template_kwargs,
-        continuation=wish.continuation,
-    )
-    if wish.continuation and prompt.starts_in_thinking:
-        raise RequestError(
-            "the model would begin its answer by thinking, and cannot go on from a message of the assistant's then; "
-            "switch its thinking off, or end with a message of the user's",
-            field="messages",
-        )
-    room = answer_room(
-        len(prompt.token_ids), limit.tokens, limit.field, context, bounded=limit.bounded_by_context
-    )
+    images: tuple[PatchImage, ...] = ()
+    prompt: PreparedPrompt
+    if isinstance(source, WholePrompt):
+        refuse_overlong(len(source.ids), context, source.field)
+        prompt, place = model.preparer.from_ids(source.ids, field=source.field), source.field
+    else:
+        images, prompt = _build(source, wish, model, options)
+        place = "messages"
+    room = answer_room(len(prompt.token_ids), wish.limit, context, place)
     params = attrs.evolve(wish.params, max_tokens=room).with_seed()
     params.validate(model.tokenizer.num_token_ids)
     form = AnswerForm(
@@ -122,7 +132,30 @@ def prepare(wish: Wish, model: LoadedModel, options: HttpOptions, *, prefix: str
         submission=attrs.evolve(submission, keys=prefix_keys(submission, model.engine.capabilities)),
         created=int(time.time()),
         form=form,
+        request_id=wish.request_id,
     )
+
+
+def _build(
+    conversation: Conversation, wish: Wish, model: LoadedModel, options: HttpOptions
+) -> tuple[tuple[PatchImage, ...], PreparedPrompt]:
+    named, sizes = _pictures(conversation, wish, model, options)
+    refuse_too_large(sum(sizes), model.engine.capabilities.max_context)
+    images = tuple(model.preparer.prepare_image(file, field=place) for file, place in named)
+    prompt = model.preparer.build(
+        conversation.messages,
+        images,
+        tools=list(wish.tools) or None,
+        template_kwargs=wish.template_kwargs,
+        continuation=wish.continuation,
+    )
+    if wish.continuation and prompt.starts_in_thinking:
+        raise RequestError(
+            "the model would begin its answer by thinking, and cannot go on from a message of the assistant's then; "
+            "switch its thinking off, or end with a message of the user's",
+            field="messages",
+        )
+    return images, prompt
 
 
 def count_prompt(wish: Wish, model: LoadedModel, options: HttpOptions) -> int:
@@ -131,7 +164,9 @@ def count_prompt(wish: Wish, model: LoadedModel, options: HttpOptions) -> int:
     Raises:
         RequestError: names the field at fault.
     """
-    _, sizes = _pictures(wish, model, options)
+    if isinstance(wish.conversation, WholePrompt):
+        return len(wish.conversation.ids)
+    _, sizes = _pictures(wish.conversation, wish, model, options)
     return model.preparer.count(
         wish.conversation.messages,
         sizes,
@@ -142,10 +177,10 @@ def count_prompt(wish: Wish, model: LoadedModel, options: HttpOptions) -> int:
 
 
 def _pictures(
-    wish: Wish, model: LoadedModel, options: HttpOptions
+    conversation: Conversation, wish: Wish, model: LoadedModel, options: HttpOptions
 ) -> tuple[list[tuple[bytes, str]], list[int]]:
     """(the picture files of a request, each with its place; their rows), once it is clear that it is worth the work."""
-    context, conversation = model.engine.capabilities.max_context, wish.conversation
+    context = model.engine.capabilities.max_context
     texts = {
         "messages": conversation.messages,
         "tools": wish.tools,

@@ -7,36 +7,47 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from luce.errors import RequestError, quoted
+from luce.http.answering.wish import Limit
 from luce.http.json_scan import Limits
+from luce.http.json_types import listed
 from luce.text.tokenizer import Tokenizer
 
-__all__ = ["answer_room", "body_limits", "refuse_hopeless", "refuse_too_large", "refuse_too_much_text"]
+__all__ = [
+    "CHAT_TEXTS",
+    "answer_room",
+    "body_limits",
+    "refuse_hopeless",
+    "refuse_hopeless_text",
+    "refuse_overlong",
+    "refuse_too_large",
+    "refuse_too_much_text",
+]
+
+CHAT_TEXTS = ("messages", "tools", "chat_template_kwargs")
+"""Fields of a chat request that hold text for the model, the one that errors name first."""
 
 SHRINK = 3
 """Normalisation to NFC can make text up to three times shorter in bytes (three Hangul letters become one syllable)."""
 
 
-def answer_room(
-    prompt_tokens: int, wanted: int | None, field: str, context: int, *, bounded: bool = False
-) -> int:
+def answer_room(prompt_tokens: int, limit: Limit, context: int, place: str) -> int:
     """How many tokens the answer may have: what was asked for, or the rest of the context.
 
     The rule is vLLM's: a prompt that leaves no room and a max_tokens past the room are both errors with the
-    numbers in them; nothing is cut. With ``bounded`` a wish past the room means all of the room.
+    numbers in them; nothing is cut. Where the limit is bounded by the context, one past the room means all of
+    the room.
+
+    Args:
+        place: the field that holds the prompt, for errors.
 
     Raises:
         RequestError: code ``context_length_exceeded``.
     """
-    room = context - prompt_tokens
-    if room < 1:
-        raise RequestError(
-            f"the prompt has {prompt_tokens} tokens; the context holds {context} and the answer needs at least 1",
-            field="messages",
-            code="context_length_exceeded",
-        )
+    refuse_overlong(prompt_tokens, context, place)
+    room, wanted, field = context - prompt_tokens, limit.tokens, limit.field
     if wanted is None:
-        return room
-    if wanted > room and bounded:
+        return room if limit.default is None else min(room, limit.default)
+    if wanted > room and limit.bounded_by_context:
         return room
     if wanted > room:
         raise RequestError(
@@ -48,6 +59,16 @@ def answer_room(
     return wanted
 
 
+def refuse_overlong(prompt_tokens: int, context: int, place: str) -> None:
+    """Raises RequestError, code ``context_length_exceeded``, for a prompt that leaves no room for an answer."""
+    if prompt_tokens >= context:
+        raise RequestError(
+            f"the prompt has {prompt_tokens} tokens; the context holds {context} and the answer needs at least 1",
+            field=place,
+            code="context_length_exceeded",
+        )
+
+
 def refuse_hopeless(messages: Sequence[Mapping[str, Any]], tokenizer: Tokenizer, context: int) -> None:
     """Refuse text so long that it cannot fit, before time is spent on tokenizing it: 64 MiB would take half a minute.
 
@@ -57,13 +78,12 @@ def refuse_hopeless(messages: Sequence[Mapping[str, Any]], tokenizer: Tokenizer,
         RequestError: as :func:`answer_room`, with the least number of tokens that it can be.
     """
     size = sum(_text_bytes(message["content"]) for message in messages if message["role"] != "assistant")
-    least = size // (SHRINK * _longest_token(tokenizer))
-    if least >= context:
-        raise RequestError(
-            f"the prompt has at least {least} tokens; the context holds {context} and the answer needs at least 1",
-            field="messages",
-            code="context_length_exceeded",
-        )
+    _refuse_bytes(size, tokenizer, context, "messages")
+
+
+def refuse_hopeless_text(text: str, tokenizer: Tokenizer, context: int, place: str) -> None:
+    """As :func:`refuse_hopeless`, for a prompt that goes through no template."""
+    _refuse_bytes(len(text.encode()), tokenizer, context, place)
 
 
 def refuse_too_large(image_tokens: int, context: int) -> None:
@@ -102,18 +122,23 @@ def body_limits(context: int) -> Limits:
     )
 
 
-def refuse_too_much_text(body: Mapping[str, Any], context: int, *, pictures: bool = True) -> None:
+def refuse_too_much_text(
+    body: Mapping[str, Any], context: int, texts: Sequence[str] = CHAT_TEXTS, *, pictures: bool = True
+) -> None:
     """Refuse bodies whose messages and tools hold far more text than the context, before any of it is worked on.
 
     Text of earlier answers counts too, although a template may leave some of it out: it is parsed, guarded and
     rendered all the same, at some 100 KB a second and a worker. Addresses of pictures do not count, where the body may
     hold ``pictures``.
 
+    Args:
+        texts: the fields that count.
+
     Raises:
         RequestError: code ``context_length_exceeded``.
     """
     most = _most_text(context)
-    size, waiting = 0, [body.get(name) for name in ("messages", "tools", "chat_template_kwargs")]
+    size, waiting = 0, [body.get(name) for name in texts]
     while waiting:
         value = waiting.pop()
         if isinstance(value, str):
@@ -125,8 +150,19 @@ def refuse_too_much_text(body: Mapping[str, Any], context: int, *, pictures: boo
             waiting += [item for name, item in value.items() if not pictures or name != "image_url"]
     if size > most:
         raise RequestError(
-            f"messages and tools hold {size} characters of text; at most {most} are taken for a context of {context}",
-            field="messages",
+            f"{listed(texts[:2], 'and')} hold {size} characters of text; at most {most} are taken for a context of "
+            f"{context}",
+            field=texts[0],
+            code="context_length_exceeded",
+        )
+
+
+def _refuse_bytes(size: int, tokenizer: Tokenizer, context: int, place: str) -> None:
+    least = size // (SHRINK * _longest_token(tokenizer))
+    if least >= context:
+        raise RequestError(
+            f"the prompt has at least {least} tokens; the context holds {context} and the answer needs at least 1",
+            field=place,
             code="context_length_exceeded",
         )
 

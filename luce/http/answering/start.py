@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
 import trio
@@ -61,8 +61,18 @@ class Answering:
     async def start(self, request: Request, prepare: Prepare[J]) -> tuple[J, Handle]:
         """Submit what ``prepare`` makes of the body. The answer is cancelled when the HTTP request ends."""
         prepared = await self.prepared(request, prepare)
+        return prepared, self.submit(request, [prepared.job])[0]
+
+    def submit(self, request: Request, jobs: Sequence[Job]) -> list[Handle]:
+        """Submit the jobs of one HTTP request. Their answers are cancelled when it ends.
+
+        Raises:
+            CapacityError: there is no room for one of them; those before it are cancelled.
+        """
         record = record_of(request)
-        handle = self.service.submit(prepared.job.submission, record.started)
-        owned(request).callback(handle.cancel)
-        record.handle = handle
-        return prepared, handle
+        record.id = jobs[0].request_id or record.id
+        for job in jobs:
+            handle = self.service.submit(job.submission, record.started)
+            owned(request).callback(handle.cancel)
+            record.handles.append(handle)
+        return record.handles

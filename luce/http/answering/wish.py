@@ -6,16 +6,17 @@ that the request came through, so a wish carries them where they differ.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
 
 from luce.errors import RequestError, quoted
+from luce.http.request_log import GIVEN_ID
 from luce.sampling.parameters import SamplingParams
 from luce.text.messages import Conversation
 
-__all__ = ["Limit", "Wish", "checked_stops", "checked_timeout"]
+__all__ = ["Limit", "WholePrompt", "Wish", "checked_request_id", "checked_stops", "checked_timeout"]
 
 MAX_STOPS = 16
 MAX_STOP_LENGTH = 1024
@@ -31,6 +32,8 @@ class Limit:
     tokens: int | None = attrs.field()
     bounded_by_context: bool = False
     """More than the context leaves is taken to mean all of that; otherwise it is refused."""
+    default: int | None = None
+    """How many it has at most, and no more than the context leaves, where ``tokens`` are not given."""
 
     @tokens.validator
     def _at_least_one(self, _: object, value: int | None) -> None:
@@ -39,10 +42,19 @@ class Limit:
 
 
 @attrs.frozen(eq=False)
+class WholePrompt:
+    """A prompt that goes through no template."""
+
+    ids: Sequence[int]
+    field: str
+    """For errors."""
+
+
+@attrs.frozen(eq=False)
 class Wish:
     """Immutable."""
 
-    conversation: Conversation
+    conversation: Conversation | WholePrompt
     params: SamplingParams
     """As asked for, the model's defaults in the gaps; no seed drawn, no room measured."""
     limit: Limit
@@ -63,6 +75,8 @@ class Wish:
     timeout: float | None = None
     """Seconds from the request's arrival until its answer is complete."""
     cache_salt: str = ""
+    request_id: str | None = None
+    """The caller's name for the request, of visible ASCII characters."""
 
 
 def checked_stops(stop: str | list[str] | None, field: str = "stop") -> tuple[str, ...]:
@@ -76,6 +90,15 @@ def checked_stops(stop: str | list[str] | None, field: str = "stop") -> tuple[st
         if len(text) > MAX_STOP_LENGTH:
             raise RequestError(f"a stop string has at most {MAX_STOP_LENGTH} characters", field=field)
     return stops
+
+
+def checked_request_id(name: str | None) -> str | None:
+    """Raises RequestError for a name that could not stand in a header, or is empty or over-long."""
+    if name is not None and not GIVEN_ID.fullmatch(name):
+        raise RequestError(
+            f"request_id must be 1 to 128 visible ASCII characters, not {quoted(name)}", field="request_id"
+        )
+    return name
 
 
 def checked_timeout(seconds: float | None) -> float | None:

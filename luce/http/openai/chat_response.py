@@ -110,8 +110,7 @@ class ChatWriter:
         self._wants_logprobs = chat.job.submission.params.logprobs is not None
         self._tokenizer = model.tokenizer
         self._model = model.name
-        fingerprint = getattr(model.engine, "fingerprint", None)
-        self._fingerprint = None if fingerprint is None else str(fingerprint)
+        self._fingerprint = model.fingerprint
         self._calls = 0
 
     @property

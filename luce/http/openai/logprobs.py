@@ -9,7 +9,7 @@ from msgspec import Struct
 from luce.engines.seam import SampledToken
 from luce.text.tokenizer import Tokenizer
 
-__all__ = ["Logprobs", "TokenLogprob", "token_logprobs"]
+__all__ = ["FLOOR", "Logprobs", "TokenLogprob", "token_logprobs"]
 
 FLOOR = -9999.0
 """Stands for log(0): JSON has no infinity. The value is vLLM's."""

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 import attrs
 
 from luce.engines.loaded import LoadedModel
 from luce.errors import RequestError, quoted
 from luce.http.answering.prepare import Job, check_model, prepare, read_request
-from luce.http.answering.wish import Limit, Wish, checked_stops, checked_timeout
+from luce.http.answering.thinking import SWITCH
+from luce.http.answering.wish import Limit, Wish, checked_request_id, checked_stops, checked_timeout
 from luce.http.openai.chat_request import ChatRequest
-from luce.http.openai.unsupported import refuse_unsupported
+from luce.http.openai.generation_fields import or_else, sampling_params
+from luce.http.openai.unsupported import CHAT, refuse_unsupported
 from luce.http.options import HttpOptions
-from luce.sampling.parameters import SamplingParams, parse_logit_bias
-from luce.text.messages import normalise
+from luce.text.messages import Conversation, normalise
 
 __all__ = ["ChatJob", "prepare_chat"]
-
-T = TypeVar("T")
 
 
 @attrs.frozen(eq=False)
@@ -38,15 +37,15 @@ def prepare_chat(body: bytes | bytearray, model: LoadedModel, options: HttpOptio
     Raises:
         RequestError: names the field at fault.
     """
-    request, raw = read_request(body, ChatRequest, model)
+    request, raw = read_request(body, ChatRequest, model, CHAT)
     check_model(request.model, model, options)
     refuse_unsupported(request)
     stream = request.stream_options
     return ChatJob(
         job=prepare(_wish(request, raw, model), model, options, prefix="chatcmpl-"),
-        stream=_or(request.stream, False),
-        include_usage=stream is not None and _or(stream.include_usage, False),
-        continuous_usage=stream is not None and _or(stream.continuous_usage_stats, False),
+        stream=or_else(request.stream, False),
+        include_usage=stream is not None and or_else(stream.include_usage, False),
+        continuous_usage=stream is not None and or_else(stream.continuous_usage_stats, False),
     )
 
 
@@ -57,20 +56,23 @@ def _wish(request: ChatRequest, raw: Mapping[str, Any], model: LoadedModel) -> W
             'include_reasoning false needs reasoning_format "auto" or "deepseek": with "none" reasoning is content',
             field="include_reasoning",
         )
+    conversation, continuation = _conversation(request, raw["messages"])
     return Wish(
-        conversation=normalise(raw["messages"]),
-        params=_sampling(request, model),
+        conversation=conversation,
+        continuation=continuation,
+        params=sampling_params(request, model, _logprobs(request)),
         limit=_limit(request),
         tools=() if request.tool_choice == "none" else tuple(raw.get("tools") or ()),
         one_call=request.parallel_tool_calls is False,
-        template_kwargs=request.chat_template_kwargs,
+        template_kwargs=_template_options(request, model, continues=bool(continuation)),
         split_reasoning=split,
         show_reasoning=request.include_reasoning is not False,
         stop=checked_stops(request.stop),
-        include_stop=_or(request.include_stop_str_in_output, False),
-        skip_special_tokens=_or(request.skip_special_tokens, True),
+        include_stop=or_else(request.include_stop_str_in_output, False),
+        skip_special_tokens=or_else(request.skip_special_tokens, True),
         timeout=checked_timeout(request.timeout),
         cache_salt=request.cache_salt or "",
+        request_id=checked_request_id(request.request_id),
     )
 
 
@@ -85,27 +87,41 @@ def _limit(request: ChatRequest) -> Limit:
     return Limit("max_tokens", old) if new is None else Limit("max_completion_tokens", new)
 
 
-def _sampling(request: ChatRequest, model: LoadedModel) -> SamplingParams:
-    defaults = model.defaults
+def _logprobs(request: ChatRequest) -> int | None:
     if request.top_logprobs is not None and not request.logprobs:
         raise RequestError("top_logprobs needs logprobs to be true", field="top_logprobs")
-    return SamplingParams(
-        temperature=_or(request.temperature, defaults.temperature),
-        top_k=_or(request.top_k, defaults.top_k),
-        top_p=_or(request.top_p, defaults.top_p),
-        min_p=_or(request.min_p, defaults.min_p),
-        repetition_penalty=_or(request.repetition_penalty, defaults.repetition_penalty),
-        presence_penalty=_or(request.presence_penalty, defaults.presence_penalty),
-        frequency_penalty=_or(request.frequency_penalty, defaults.frequency_penalty),
-        logit_bias=parse_logit_bias(request.logit_bias or {}),
-        seed=request.seed,
-        min_tokens=_or(request.min_tokens, 0),
-        stop_token_ids=tuple(request.stop_token_ids or ()),
-        ignore_eos=_or(request.ignore_eos, False),
-        eos_token_ids=model.eos_token_ids,
-        logprobs=_or(request.top_logprobs, 0) if request.logprobs else None,
-    )
+    return or_else(request.top_logprobs, 0) if request.logprobs else None
 
 
-def _or(value: T | None, default: T) -> T:
-    return default if value is None else value
+def _conversation(request: ChatRequest, messages: list[Any]) -> tuple[Conversation, str]:
+    """What the model answers to, and the text that the answer goes on from."""
+    conversation, continues = normalise(messages), or_else(request.continue_final_message, False)
+    if request.add_generation_prompt is continues:
+        raise RequestError(
+            "add_generation_prompt must be false with continue_final_message and true without it, or left out",
+            field="add_generation_prompt",
+        )
+    if not continues:
+        return conversation, ""
+    final, field = conversation.messages[-1], f"messages[{len(messages) - 1}]"
+    if final["role"] != "assistant":
+        raise RequestError(f"{field}.role: {_CONTINUED} must be the assistant's", field=f"{field}.role")
+    for name in ("tool_calls", "reasoning_content"):
+        if final.get(name):
+            raise RequestError(f"{field}.{name}: {_CONTINUED} is text alone", field=f"{field}.{name}")
+    if not isinstance(final["content"], str) or not final["content"]:
+        raise RequestError(f"{field}.content: {_CONTINUED} must hold text", field=f"{field}.content")
+    return normalise(messages[:-1]), final["content"]
+
+
+def _template_options(
+    request: ChatRequest, model: LoadedModel, *, continues: bool
+) -> Mapping[str, Any] | None:
+    """An answer that has begun does not think first."""
+    given = request.chat_template_kwargs
+    if continues and SWITCH in model.preparer.options:
+        return {SWITCH: False} | (given or {})
+    return given
+
+
+_CONTINUED = "the message that the answer continues (continue_final_message)"

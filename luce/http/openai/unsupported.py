@@ -1,19 +1,102 @@
-"""Fields that clients send and this server does not serve yet: refused by name, never ignored.
-
-A value that asks for what happens anyway is let through.
-"""
+"""What is known of OpenAI's API, and of other servers' additions to it, and not served here."""
 
 from __future__ import annotations
 
-from typing import Any
-
 from luce.errors import RequestError
+from luce.http.answering.unserved import Unserved, not_supported
 from luce.http.openai.chat_request import ChatRequest
+from luce.http.openai.generation_fields import GenerationFields
 
-__all__ = ["refuse_unsupported"]
+__all__ = ["CHAT", "COMMON", "COMPLETION", "check_stream_options", "refuse_unsupported"]
 
-_FIELDS: dict[str, tuple[tuple[Any, ...], str]] = {
+_OFF = (0, 0.0)
+_ONE = (1, 1.0)
+_SCHEMA = "the answer cannot be held to a form yet"
+_CACHE = "the prefix cache finds what it can use by itself; cache_salt keeps callers apart"
+_SAMPLER = "the samplers are temperature, top_k, top_p, min_p and the penalties"
+_MAX_TOKENS = "the field is max_tokens"
+
+COMMON: Unserved = {
+    # OpenAI
     "n": ((1,), "one answer per request; send the request n times"),
+    "best_of": ((1,), "one answer per request"),
+    # vLLM
+    "priority": ((0,), "requests are served in the order in which they arrive; leave it out or send 0"),
+    "use_beam_search": ((False,), "sampling only"),
+    "length_penalty": (_ONE, "it is for beam search"),
+    "early_stopping": ((False,), "it is for beam search"),
+    "truncate_prompt_tokens": ((), "nothing is cut: shorten the prompt; /tokenize counts its tokens"),
+    "bad_words": (([],), "ids of single tokens can have a logit_bias of -100"),
+    "allowed_token_ids": ((), "logit_bias can favour up to all ids"),
+    "prompt_logprobs": ((), "log-probabilities are those of the answer"),
+    "return_token_ids": ((False,), "/tokenize gives the ids of a prompt"),
+    "return_tokens_as_token_ids": ((False,), "tokens come with their bytes"),
+    "logprob_token_ids": ((), "top_logprobs gives the most likely ones"),
+    "logits_processors": ((), ""),
+    "guided_json": ((), _SCHEMA),
+    "guided_regex": ((), _SCHEMA),
+    "guided_choice": ((), _SCHEMA),
+    "guided_grammar": ((), _SCHEMA),
+    "guided_decoding_backend": ((), _SCHEMA),
+    "guided_whitespace_pattern": ((), _SCHEMA),
+    "structured_outputs": ((), _SCHEMA),
+    "kv_transfer_params": ((), "prefill and decode run here"),
+    "vllm_xargs": ((), ""),
+    "repetition_detection": ((), "repetition_penalty makes repeats less likely"),
+    "thinking_token_budget": ((), ""),
+    # SGLang, LMDeploy, TGI
+    "regex": ((), _SCHEMA),
+    "ebnf": ((), _SCHEMA),
+    "stop_regex": ((), "stop takes strings"),
+    "no_stop_trim": ((False,), "include_stop_str_in_output keeps a stop string"),
+    "min_new_tokens": ((), "the field is min_tokens"),
+    "max_new_tokens": ((), _MAX_TOKENS),
+    "rid": ((), "the field is request_id"),
+    "session_id": ((), _CACHE),
+    "session_params": ((), _CACHE),
+    "extra_key": ((), "the field is cache_salt"),
+    "lora_path": ((), "this server has one model"),
+    "custom_logit_processor": ((), ""),
+    "return_hidden_states": ((False,), ""),
+    "top_a": (_OFF, _SAMPLER),
+    # llama.cpp
+    "grammar": ((), _SCHEMA),
+    "json_schema": ((), _SCHEMA),
+    "n_predict": ((), _MAX_TOKENS),
+    "n_probs": (_OFF, "the fields are logprobs and top_logprobs"),
+    "n_keep": (_OFF, "nothing is cut from a prompt"),
+    "t_max_predict_ms": (_OFF, "the field is timeout, in seconds"),
+    "repeat_penalty": (_ONE, "the field is repetition_penalty"),
+    "repeat_last_n": ((), "repetition_penalty counts the whole prompt and answer"),
+    "typical_p": (_ONE, _SAMPLER),
+    "tfs_z": (_ONE, _SAMPLER),
+    "mirostat": (_OFF, _SAMPLER),
+    "mirostat_tau": ((), _SAMPLER),
+    "mirostat_eta": ((), _SAMPLER),
+    "dynatemp_range": (_OFF, _SAMPLER),
+    "dynatemp_exponent": ((), _SAMPLER),
+    "dry_multiplier": (_OFF, _SAMPLER),
+    "dry_base": ((), _SAMPLER),
+    "dry_allowed_length": ((), _SAMPLER),
+    "dry_penalty_last_n": ((), _SAMPLER),
+    "dry_sequence_breakers": ((), _SAMPLER),
+    "xtc_probability": (_OFF, _SAMPLER),
+    "xtc_threshold": ((), _SAMPLER),
+    "samplers": ((), "the order of the samplers is fixed"),
+    "cache_prompt": ((True,), _CACHE),
+    "id_slot": ((-1,), "slots are given by the scheduler"),
+    "timings_per_token": ((False,), "/metrics has times"),
+    "return_tokens": ((False,), "/tokenize gives the ids of a prompt"),
+    "lora": (([],), "this server has one model"),
+    # Ollama
+    "options": ((), "its fields stand beside messages or prompt"),
+    "keep_alive": ((), "the model stays loaded"),
+    "format": ((), _SCHEMA),
+}
+
+CHAT: Unserved = {
+    **COMMON,
+    "echo": ((False,), "the answer is what the model adds"),
     "response_format": (({"type": "text"},), 'only {"type": "text"}'),
     "tool_choice": (("auto", "none"), 'only "auto" and "none"; the model cannot be held to a call yet'),
     "reasoning_effort": ((), "pass what the model's template knows in chat_template_kwargs"),
@@ -24,43 +107,37 @@ _FIELDS: dict[str, tuple[tuple[Any, ...], str]] = {
     "functions": ((), "use tools"),
     "function_call": ((), "use tools"),
     "web_search_options": ((), "this server does not search"),
-    "best_of": ((1,), "one answer per request"),
-    "use_beam_search": ((False,), "sampling only"),
-    "echo": ((False,), ""),
-    "add_generation_prompt": ((True,), "answers always begin a new turn"),
-    "continue_final_message": ((False,), "answers always begin a new turn"),
-    "guided_json": ((), ""),
-    "guided_regex": ((), ""),
-    "guided_choice": ((), ""),
-    "guided_grammar": ((), ""),
-    "structured_outputs": ((), ""),
-    "grammar": ((), ""),
-    "priority": ((0,), "requests are served in the order they arrive"),
-    "thinking_token_budget": ((), ""),
     "enable_thinking": ((), "it is the template's: put it into chat_template_kwargs"),
+    "think": ((), "it is the template's: put enable_thinking into chat_template_kwargs"),
+    "chat_template": ((), "the model's own template is used"),
+    "documents": ((), "put them into the messages"),
+    "mm_processor_kwargs": (({},), "pictures are read as the model's own preprocessing does"),
+    "separate_reasoning": ((True,), 'reasoning_format "none" leaves reasoning in the content'),
+    "stream_reasoning": ((True,), "reasoning comes as it is written"),
+}
+
+COMPLETION: Unserved = {
+    **COMMON,
+    "suffix": (("",), "write the prompt with the model's own tokens for filling in"),
+    "prompt_embeds": ((), "prompts are text or token ids"),
+    "response_format": (({"type": "text"},), 'only {"type": "text"}'),
+    "top_logprobs": ((), "logprobs is the number of most likely tokens here"),
+    "chat_template_kwargs": ((), "a whole prompt goes through no template; use /v1/chat/completions"),
+    "tools": ((), "a whole prompt goes through no template; use /v1/chat/completions"),
+    "image_data": ((), "pictures go to /v1/chat/completions"),
+    "images": ((), "pictures go to /v1/chat/completions"),
 }
 
 
 def refuse_unsupported(request: ChatRequest) -> None:
-    """Raises RequestError for the first field whose value asks for something that is not served yet."""
-    for field, (accepted, hint) in _FIELDS.items():
-        value = getattr(request, field)
-        if value is not None and not any(_same(value, one) for one in accepted):
-            said = f"this value of {field}" if accepted else field
-            raise _not_supported(field, f"{said} is not supported yet", hint)
+    """Raises RequestError for what is not served yet inside of fields."""
     for index, tool in enumerate(request.tools or ()):
         if tool.function.strict:
-            raise _not_supported(
-                f"tools[{index}].function.strict", "strict tool schemas are not supported yet", ""
-            )
-    options = request.stream_options
-    if options is not None and not request.stream:
+            raise not_supported(f"tools[{index}].function.strict", "strict tool schemas are not served")
+    check_stream_options(request)
+
+
+def check_stream_options(request: GenerationFields) -> None:
+    """Raises RequestError for options of a stream that is not asked for."""
+    if request.stream_options is not None and not request.stream:
         raise RequestError("stream_options needs stream to be true", field="stream_options")
-
-
-def _same(value: Any, accepted: Any) -> bool:
-    return type(value) is type(accepted) and bool(value == accepted)
-
-
-def _not_supported(field: str, message: str, hint: str) -> RequestError:
-    return RequestError(f"{message}: {hint}" if hint else message, field=field, code="unsupported_value")
