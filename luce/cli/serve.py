@@ -41,6 +41,7 @@ from luce.engines.seam import Capabilities
 from luce.errors import ConfigError
 from luce.http.options import HttpOptions
 from luce.http.server import listen, run_server
+from luce.http.tls import server_context
 
 __all__ = ["HttpFlags", "SchedulingFlags", "serve"]
 
@@ -92,6 +93,45 @@ class HttpFlags:
             help="Origin of web pages that may ask, as https://chat.example.org, or * for all; can be repeated.",
         ),
     ] = ()
+    tls_cert: Annotated[
+        Path | None,
+        FILE,
+        Parameter(
+            group=HTTP,
+            help="Certificate in PEM, those of intermediate authorities behind it: HTTPS instead of HTTP.",
+        ),
+    ] = None
+    tls_key: Annotated[
+        Path | None,
+        FILE,
+        Parameter(group=HTTP, help="The certificate's key in PEM, if it is not in the certificate's file."),
+    ] = None
+    tls_key_password_file: Annotated[
+        Path | None,
+        FILE,
+        Parameter(group=HTTP, help="File whose first line is the password of an encrypted key."),
+    ] = None
+    tls_client_ca: Annotated[
+        Path | None,
+        FILE,
+        Parameter(
+            group=HTTP,
+            help="Certificates in PEM of who signs clients' certificates; clients without one are not let in.",
+        ),
+    ] = None
+    max_connections: Annotated[
+        int,
+        COUNT,
+        Parameter(group=HTTP, help="Connections at once; more get 503, over TLS they are closed."),
+    ] = HTTP_DEFAULTS.max_connections
+    max_streams: Annotated[
+        int, COUNT, Parameter(group=HTTP, help="Requests at once on one HTTP/2 connection.")
+    ] = HTTP_DEFAULTS.max_streams
+    head_timeout: Annotated[
+        float,
+        SECONDS,
+        Parameter(group=HTTP, help="Seconds that a request's headers, or a TLS handshake, may take."),
+    ] = HTTP_DEFAULTS.head_timeout
     max_body: Annotated[int, SIZE, Parameter(group=HTTP, help="Largest request body.")] = (
         HTTP_DEFAULTS.max_body_bytes
     )
@@ -129,7 +169,8 @@ class HttpFlags:
     ] = HTTP_DEFAULTS.preparing
 
     def options(self) -> HttpOptions:
-        """Raises ConfigError when a body that is allowed could never be held, for what is no key and for no origin."""
+        """Raises ConfigError when a body that is allowed could never be held, and for what is no key, no origin and no
+        certificate."""
         if self.max_buffered_bodies < self.max_body:
             raise ConfigError(
                 f"{self.max_buffered_bodies} bytes do not hold the largest body; "
@@ -142,6 +183,10 @@ class HttpFlags:
             aliases=self.alias,
             api_keys=read_keys(self.api_key, self.api_key_file),
             cors_origins=origins(self.cors_origin),
+            tls=server_context(self.tls_cert, self.tls_key, self.tls_key_password_file, self.tls_client_ca),
+            max_connections=self.max_connections,
+            max_streams=self.max_streams,
+            head_timeout=self.head_timeout,
             max_body_bytes=self.max_body,
             max_buffered_bytes=self.max_buffered_bodies,
             max_images=self.max_images,
@@ -293,7 +338,7 @@ def _serve(
         raise
 
     def announce(address: tuple[str, int]) -> None:
-        for line in greeting(found, address, len(http_options.api_keys)):
+        for line in greeting(found, address, len(http_options.api_keys), secure=http_options.tls is not None):
             console.print(line, markup=False)
 
     try:
@@ -338,11 +383,13 @@ def describe_budgets(options: ServiceOptions, capabilities: Capabilities) -> lis
     return ["later, on top of the plan, at most:", *(f"  {line}" for line in size_lines(rows))]
 
 
-def greeting(model: OpenedModel, address: tuple[str, int], keys: int = 0) -> list[str]:
+def greeting(
+    model: OpenedModel, address: tuple[str, int], keys: int = 0, *, secure: bool = False
+) -> list[str]:
     """The URL, and a request that can be pasted, once a variable holds one of the ``keys`` that are taken."""
     host, port = address
     shown = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
-    url = f"http://{shown}:{port}"
+    url = f"http{'s' if secure else ''}://{shown}:{port}"
     body = f'{{"model": "{model.name}", "messages": [{{"role": "user", "content": "Hello!"}}]}}'
     wanted = "" if not keys else f"; {keys} API key{'s are' if keys > 1 else ' is'} taken"
     shown_key = '-H "authorization: Bearer $API_KEY" ' if keys else ""

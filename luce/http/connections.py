@@ -1,7 +1,6 @@
 """Hypercorn's trio worker with connections that end: hang-ups are seen, stalls do not hold, faults stay inside.
 
-Hypercorn's own ``serve`` is replaced, its connection class extended, for these reasons (each has a test in
-`tests/http/test_connections.py`):
+Hypercorn's own ``serve`` is replaced, its connection class extended, for these reasons (tests: `tests/http/README.md`):
 
 * When bytes follow a request (pipelining, or one stray line end), Hypercorn stops reading and never notices that the
   client has gone. Here every socket is watched for a hang-up, and then the whole connection is cancelled. A client
@@ -9,39 +8,51 @@ Hypercorn's own ``serve`` is replaced, its connection class extended, for these 
 * A write to a client that has stopped reading is shielded, so neither a deadline nor the server's end can stop it.
   Here the socket is shut when the server gives a connection up, and the kernel gives up a stalled client by itself
   (TCP_USER_TIMEOUT, set on the listening socket).
-* Every connection speaks HTTP/1 and stays with it (`http1.py`).
 * An error inside one connection (trio's BusyResourceError, when a close meets a send) escapes from Hypercorn and takes
   all others down. Here it ends its own connection.
 * After a request that is not HTTP the connection is closed, but Hypercorn's idle task lives on for the whole
   keep-alive time. Here it ends when there is nothing more to read.
+* Connections are bounded, and the time that a handshake or a request's head may take.
+
+What they speak is in `http1.py` and `http2.py`.
 """
 
 from __future__ import annotations
 
 import logging
-import select
 import socket
+import ssl
 from contextlib import suppress
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import trio
 from hypercorn.config import Config
+from hypercorn.events import Closed, RawData
 from hypercorn.trio.task_group import TaskGroup
-from hypercorn.trio.tcp_server import TCPServer
+from hypercorn.trio.tcp_server import MAX_RECV, TCPServer
 from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import ConnectionState
 from hypercorn.utils import parse_socket_addr, wrap_app
 from quart import Quart
 
-from luce.http.http1 import Http1Protocol
+from luce.errors import CapacityError, RequestError
+from luce.http.descriptors import room_for
+from luce.http.hang_ups import HangUps
+from luce.http.http1 import Http1Protocol, Http2Begins
+from luce.http.http2 import Http2Protocol
 from luce.http.options import HttpOptions
+from luce.http.raw_answers import answer_and_close
+from luce.http.refusals import MAX_HEAD_BYTES
 
 __all__ = ["serve_app"]
 
 log = logging.getLogger("luce.http")
 
 _CLOSING = (trio.BusyResourceError, trio.BrokenResourceError, trio.ClosedResourceError)
+_GONE = (trio.ClosedResourceError, trio.BrokenResourceError)
+LINGER_SECONDS = 1.0
+"""That a client gets to read why nothing more of it is read: what it sends meanwhile would reset the connection."""
 
 
 async def serve_app(
@@ -61,58 +72,134 @@ async def serve_app(
     config.include_server_header = False
     config.keep_alive_timeout = options.idle_timeout
     config.keep_alive_max_requests = 1_000_000
-    context = WorkerContext(None)
-    connection = partial(_Connection, wrap_app(app, config.wsgi_max_body_size, "asgi"), config, context, {})
+    config.h11_max_incomplete_size = MAX_HEAD_BYTES
+    context, hang_ups = WorkerContext(None), HangUps()
+    connection = partial(
+        _Connection, wrap_app(app, config.wsgi_max_body_size, "asgi"), config, context, options, hang_ups
+    )
+    places = _Places(room_for(options.max_connections))
+
+    async def serve(stream: trio.SocketStream) -> None:
+        if places.taken >= places.most:
+            await places.refuse(stream, secure=options.tls is not None)
+            return
+        places.taken += 1
+        try:
+            await connection(stream).run()
+        finally:
+            places.taken -= 1
+
     listener.setblocking(False)
     listener.listen(1024)
     accepting = trio.SocketListener(trio.socket.from_stdlib_socket(listener))
-    async with trio.open_nursery() as connections:
-        async with trio.open_nursery() as acceptor:
-            acceptor.start_soon(
-                partial(trio.serve_listeners, connection, [accepting], handler_nursery=connections)
+    async with trio.open_nursery() as watching:
+        watching.start_soon(hang_ups.run)
+        async with trio.open_nursery() as connections:
+            async with trio.open_nursery() as acceptor:
+                acceptor.start_soon(
+                    partial(trio.serve_listeners, serve, [accepting], handler_nursery=connections)
+                )
+                task_status.started()
+                await stop.wait()
+                acceptor.cancel_scope.cancel()
+            await context.terminated.set()
+            connections.cancel_scope.deadline = trio.current_time() + options.exit_grace
+        watching.cancel_scope.cancel()
+
+
+class _Places:
+    """How many connections there are, and what becomes of those for which there is no place.
+
+    Args:
+        most: connections at once.
+    """
+
+    MOST_REFUSALS = 64
+    """That get an answer at once; more are only closed."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.taken = 0
+        self._refusing = 0
+
+    async def refuse(self, stream: trio.SocketStream, *, secure: bool) -> None:
+        """503 and Retry-After; over TLS, where that would take a handshake, the connection is only closed."""
+        if secure or self._refusing >= self.MOST_REFUSALS:
+            await trio.aclose_forcefully(stream)
+            return
+        self._refusing += 1
+        try:
+            error = CapacityError(
+                f"{self.taken} connections are open, and {self.most} at most (--max-connections); come again"
             )
-            task_status.started()
-            await stop.wait()
-            acceptor.cancel_scope.cancel()
-        await context.terminated.set()
-        connections.cancel_scope.deadline = trio.current_time() + options.exit_grace
+            await answer_and_close(stream, error, LINGER_SECONDS)
+        finally:
+            self._refusing -= 1
 
 
 class _Connection(TCPServer):
     """One client's connection."""
 
-    async def run(self) -> None:
-        stream = cast(trio.SocketStream, self.stream)
-        try:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(_watch, stream, nursery.cancel_scope)
-                await self._serve(stream)
-                nursery.cancel_scope.cancel()
-        except* _CLOSING:
-            log.debug("a connection was closed while it was written to")
-        except* Exception:
-            log.exception("a connection failed")
-        finally:
-            await trio.aclose_forcefully(stream)
+    protocol: Any
 
-    async def _serve(self, stream: trio.SocketStream) -> None:
-        """As Hypercorn's ``run`` for a socket without TLS, with HTTP/1 alone."""
-        family = stream.socket.family
+    def __init__(
+        self,
+        app: Any,
+        config: Config,
+        context: WorkerContext,
+        options: HttpOptions,
+        hang_ups: HangUps,
+        stream: trio.SocketStream,
+    ) -> None:
+        super().__init__(app, config, context, {}, stream)  # type: ignore[arg-type]
+        self._options = options
+        self._hang_ups = hang_ups
+        self._transport = stream
+        self._head_is_timed = False
+        if options.tls is not None:
+            self.stream = trio.SSLStream(stream, options.tls, server_side=True, https_compatible=False)
+
+    async def run(self) -> None:
+        transport = self._transport
         try:
-            client, server = stream.socket.getpeername(), stream.socket.getsockname()
+            with self._hang_ups.watching(transport.socket.fileno()) as gone:
+                try:
+                    async with trio.open_nursery() as nursery:
+                        nursery.start_soon(self._watch, gone, nursery.cancel_scope)
+                        await self._serve(nursery)
+                        nursery.cancel_scope.cancel()
+                except* _CLOSING:
+                    log.debug("a connection was closed while it was written to")
+                except* Exception:
+                    log.exception("a connection failed")
+        finally:
+            await trio.aclose_forcefully(transport)
+
+    async def _watch(self, gone: trio.Event, connection: trio.CancelScope) -> None:
+        """Cancel the connection when the client hangs up; shut its socket when the server gives it up."""
+        try:
+            await gone.wait()
+        except trio.Cancelled:
+            if not connection.cancel_called:
+                with suppress(OSError):
+                    self._transport.socket.shutdown(socket.SHUT_RDWR)  # a shielded send fails now
+            raise
+        connection.cancel()
+
+    async def _serve(self, nursery: trio.Nursery) -> None:
+        """As Hypercorn's ``run``."""
+        try:
+            protocol: Any = Http1Protocol
+            if isinstance(self.stream, trio.SSLStream):
+                if not await self._shake_hands(self.stream):
+                    return
+                if self.stream.selected_alpn_protocol() == "h2":
+                    protocol = partial(Http2Protocol, options=self._options)
             async with TaskGroup() as tasks:
                 self._task_group = tasks
-                self.protocol = Http1Protocol(  # type: ignore[assignment]
-                    self.app,
-                    self.config,
-                    self.context,
-                    tasks,
-                    ConnectionState(self.state),
-                    False,
-                    parse_socket_addr(family, client),
-                    parse_socket_addr(family, server),
-                    self.protocol_send,
-                )
+                self.protocol = protocol(*self._about())
+                await self.protocol.initiate()
+                nursery.start_soon(self._part)
                 await self.idle_task.restart(tasks, self._idle_timeout)
                 await self._read_data()
         except OSError:
@@ -120,28 +207,90 @@ class _Connection(TCPServer):
         finally:
             await self._close()
 
+    def _about(self) -> tuple[Any, ...]:
+        peer = self._transport.socket
+        return (
+            self.app,
+            self.config,
+            self.context,
+            self._task_group,
+            ConnectionState({}),
+            self._options.tls is not None,
+            parse_socket_addr(peer.family, peer.getpeername()),
+            parse_socket_addr(peer.family, peer.getsockname()),
+            self.protocol_send,
+        )
+
+    async def _shake_hands(self, stream: trio.SSLStream[trio.SocketStream]) -> bool:
+        """False when the client does not speak TLS, or not in time; plain HTTP is told so."""
+        try:
+            with trio.fail_after(self._options.head_timeout):
+                await stream.do_handshake()
+        except trio.TooSlowError:
+            log.debug("a TLS handshake took too long")
+        except trio.BrokenResourceError as error:
+            cause = error.__cause__
+            log.debug("a TLS handshake failed: %s", cause)
+            if isinstance(cause, ssl.SSLError) and cause.reason == "HTTP_REQUEST":
+                fault = RequestError("this port speaks TLS; ask with https://")
+                await answer_and_close(self._transport, fault, LINGER_SECONDS)
+        else:
+            return True
+        await trio.aclose_forcefully(self._transport)
+        return False
+
+    async def _part(self) -> None:
+        """When the server ends, clients are told not to begin anything, as far as the protocol has a word for it."""
+        await self.context.terminated.wait()
+        await self.protocol.part()
+
     async def _read_data(self) -> None:
-        await super()._read_data()
+        while not self.protocol.refused:
+            try:
+                data = await self.stream.receive_some(MAX_RECV)
+            except _GONE:
+                break
+            try:
+                await self.protocol.handle(RawData(bytes(data)))
+            except Http2Begins as begins:
+                await self._change(begins.data)
+            if not data:
+                break
+            await self._time_head()
+        if self.protocol.refused:
+            await self._linger()
+        await self.protocol.handle(Closed())
         await self.idle_task.stop()
 
+    async def _change(self, data: bytes) -> None:
+        """The client has begun with HTTP/2, by prior knowledge."""
+        self.protocol = Http2Protocol(*self._about(), options=self._options)
+        await self.protocol.initiate()
+        await self.idle_task.restart(self._task_group, self._idle_timeout)
+        await self.protocol.handle(RawData(data))
 
-async def _watch(stream: trio.SocketStream, connection: trio.CancelScope) -> None:
-    """Cancel the connection when the client hangs up; shut its socket when the server gives it up."""
-    try:
-        await _hang_up(stream.socket.fileno())
-    except trio.Cancelled:
-        if not connection.cancel_called:
-            with suppress(OSError):
-                stream.socket.shutdown(socket.SHUT_RDWR)  # a shielded send fails now
-        raise
-    connection.cancel()
+    async def _time_head(self) -> None:
+        """From the first byte of a request's head to its last one there is less time than between requests."""
+        timed, self._head_is_timed = self._head_is_timed, self.protocol.unfinished_head
+        if self._head_is_timed and not timed:
+            await self.idle_task.restart(self._task_group, self._head_timeout)
 
+    async def _head_timeout(self) -> None:
+        with trio.move_on_after(self._options.head_timeout) as patience:
+            await self.context.terminated.wait()
+        with trio.CancelScope(shield=True):
+            if patience.cancelled_caught:
+                await self.protocol.refuse(
+                    RequestError("the request's line and headers did not arrive in time", status=408)
+                )
+            await self._initiate_server_close()
 
-async def _hang_up(fd: int) -> None:
-    """Return when the other side has closed. Where the system cannot tell, never: reading and writing still do."""
-    epoll: Any = getattr(select, "epoll", None)
-    if epoll is None or fd < 0:
-        await trio.sleep_forever()
-    with epoll(1) as watch:
-        watch.register(fd, select.EPOLLRDHUP)
-        await trio.lowlevel.wait_readable(watch.fileno())
+    async def _initiate_server_close(self) -> None:
+        await self.protocol.part()
+        await super()._initiate_server_close()
+
+    async def _linger(self) -> None:
+        with suppress(*_CLOSING), trio.move_on_after(LINGER_SECONDS):
+            await self._transport.send_eof()
+            while await self._transport.receive_some(MAX_RECV):
+                pass

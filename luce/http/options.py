@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ssl
+
 import attrs
 
 __all__ = ["HttpOptions"]
@@ -21,6 +23,14 @@ class HttpOptions:
     """Keys of which every request but a probe must show one; none for an open server. Never shown."""
     cors_origins: tuple[str, ...] = ()
     """Origins of web pages that browsers may let ask, or ``*``; none by default."""
+    tls: ssl.SSLContext | None = attrs.field(default=None, repr=False)
+    """What the connections speak TLS with; None for plain HTTP."""
+    max_connections: int = 1024
+    """At once; one more is refused with 503, or closed if it speaks TLS."""
+    max_streams: int = 100
+    """Requests at once on one HTTP/2 connection; more are refused by a reset that says that they were not begun."""
+    head_timeout: float = 20.0
+    """Seconds that a TLS handshake may take, and the head of a request from its first byte to its last."""
     max_body_bytes: int = 64 * MIB
     """Largest request body; one more byte is refused with 413."""
     max_buffered_bytes: int = 256 * MIB
@@ -37,7 +47,8 @@ class HttpOptions:
     idle_timeout: float = 75.0
     """Seconds that an idle connection is kept."""
     stalled_timeout: float = 60.0
-    """Seconds that a client may leave its socket unread before the connection is cut."""
+    """Seconds that a client may leave its socket unread before the connection is cut, or grant no window before the
+    stream is reset."""
     preparing: int = 2
     """Requests whose pictures and prompts are being prepared at once, each on its own worker thread."""
     abort_grace: float = 1.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -31,15 +32,18 @@ class Server:
     port: int
     stop: trio.Event
     ended: trio.Event
+    secure: ssl.SSLContext | None = None
+    """What a client speaks TLS with; None for a server without."""
     bodies: BodyBudget = attrs.field(factory=lambda: BodyBudget(0))
     """What the server holds of bodies; nothing where a test does not care."""
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"http{'s' if self.secure else ''}://127.0.0.1:{self.port}"
 
-    def http(self) -> httpx.AsyncClient:
-        return httpx.AsyncClient(base_url=self.url, timeout=20, verify=False)  # loading certificates is slow
+    def http(self, **options: Any) -> httpx.AsyncClient:
+        verify = self.secure or False  # loading the system's certificates is slow
+        return httpx.AsyncClient(base_url=self.url, timeout=20, verify=verify, **options)
 
     def openai(self, **options: Any) -> AsyncOpenAI:
         return AsyncOpenAI(base_url=f"{self.url}/v1", api_key="none", **({"max_retries": 0} | options))
@@ -50,14 +54,18 @@ class Server:
 
 @asynccontextmanager
 async def serving(
-    service: StubService | None = None, model: LoadedModel | None = None, **options: Any
+    service: StubService | None = None,
+    model: LoadedModel | None = None,
+    secure: ssl.SSLContext | None = None,
+    **options: Any,
 ) -> AsyncIterator[Server]:
     service = service or StubService()
     model = model or make_model()
     http_options = HttpOptions(port=0, **({"exit_grace": 1.0} | options))
     listener = listen(http_options)
     app = create_app(service, model, http_options)  # type: ignore[arg-type]
-    server = Server(service, model, listener.getsockname()[1], trio.Event(), trio.Event(), app.bodies)
+    port = listener.getsockname()[1]
+    server = Server(service, model, port, trio.Event(), trio.Event(), secure, app.bodies)
     async with trio.open_nursery() as nursery:
         service.nursery = nursery
 

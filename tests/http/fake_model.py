@@ -92,7 +92,7 @@ async def live(engine: FakeEngine, http: HttpOptions | None = None, **options: A
     listener = listen(http)
     app = create_app(service, model, http)
     port = listener.getsockname()[1]
-    server = Server(service, model, port, trio.Event(), trio.Event(), app.bodies)  # type: ignore[arg-type]
+    server = Server(service, model, port, trio.Event(), trio.Event(), None, app.bodies)  # type: ignore[arg-type]
     async with trio.open_nursery() as nursery:
         await nursery.start(service.run)
         await nursery.start(serve_app, app, listener, http, server.stop)

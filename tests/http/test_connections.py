@@ -100,7 +100,7 @@ async def test_client_that_leaves_frees_its_slot(stream: bool, extra: bytes, scr
         await until(lambda: not service.running)
         assert len(service.cancelled) == 1
         await connection.aclose()
-        await _stops(server, 0.5)  # no task of the connection is left behind
+        await stops(server, 0.5)  # no task of the connection is left behind
 
 
 async def test_client_that_leaves_before_its_body_is_whole() -> None:
@@ -165,7 +165,7 @@ async def test_clients_that_break_off_anywhere_do_no_harm(seed: int) -> None:
         service.script = saying("still here")
         async with server.http() as client:
             assert "still here" in (await client.post("/v1/chat/completions", json={"messages": HI})).text
-        await _stops(server, 0.5)
+        await stops(server, 0.5)
 
 
 async def test_headers_come_before_the_first_token_and_silence_is_commented() -> None:
@@ -223,7 +223,7 @@ async def test_stalled_reader_is_cut_off_and_frees_its_slot() -> None:
         await until(lambda: not service.running, 30)
 
 
-async def _stops(server: Server, seconds: float) -> None:
+async def stops(server: Server, seconds: float) -> None:
     server.stop.set()
     with trio.fail_after(seconds):
         await server.ended.wait()
@@ -233,7 +233,7 @@ async def test_idle_connections_do_not_hold_up_the_end() -> None:
     async with serving() as server, await server.connect() as connection:
         await connection.send_all(request({"messages": HI}))
         await read_until(connection, b'"chat.completion"')
-        await _stops(server, 0.5)
+        await stops(server, 0.5)
 
 
 async def test_stalled_reader_does_not_hold_up_the_end() -> None:
@@ -242,7 +242,7 @@ async def test_stalled_reader_does_not_hold_up_the_end() -> None:
         await connection.send_all(request({"messages": HI, "stream": True}))
         await until(lambda: service.running)
         await trio.sleep(1.5)  # long enough for the buffers to fill
-        await _stops(server, 1.5)
+        await stops(server, 1.5)
         assert not service.running
 
 
