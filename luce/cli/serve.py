@@ -17,6 +17,7 @@ from rich.console import Console
 from luce.actors.budgets import park_budget, settled
 from luce.actors.options import ServiceOptions
 from luce.cli.access import origins, read_keys
+from luce.cli.connection_flags import ConnectionFlags
 from luce.cli.flags import (
     COUNT,
     FILE,
@@ -41,7 +42,6 @@ from luce.engines.seam import Capabilities
 from luce.errors import ConfigError
 from luce.http.options import HttpOptions
 from luce.http.server import listen, run_server
-from luce.http.tls import server_context
 
 __all__ = ["HttpFlags", "SchedulingFlags", "serve"]
 
@@ -93,45 +93,6 @@ class HttpFlags:
             help="Origin of web pages that may ask, as https://chat.example.org, or * for all; can be repeated.",
         ),
     ] = ()
-    tls_cert: Annotated[
-        Path | None,
-        FILE,
-        Parameter(
-            group=HTTP,
-            help="Certificate in PEM, those of intermediate authorities behind it: HTTPS instead of HTTP.",
-        ),
-    ] = None
-    tls_key: Annotated[
-        Path | None,
-        FILE,
-        Parameter(group=HTTP, help="The certificate's key in PEM, if it is not in the certificate's file."),
-    ] = None
-    tls_key_password_file: Annotated[
-        Path | None,
-        FILE,
-        Parameter(group=HTTP, help="File whose first line is the password of an encrypted key."),
-    ] = None
-    tls_client_ca: Annotated[
-        Path | None,
-        FILE,
-        Parameter(
-            group=HTTP,
-            help="Certificates in PEM of who signs clients' certificates; clients without one are not let in.",
-        ),
-    ] = None
-    max_connections: Annotated[
-        int,
-        COUNT,
-        Parameter(group=HTTP, help="Connections at once; more get 503, over TLS they are closed."),
-    ] = HTTP_DEFAULTS.max_connections
-    max_streams: Annotated[
-        int, COUNT, Parameter(group=HTTP, help="Requests at once on one HTTP/2 connection.")
-    ] = HTTP_DEFAULTS.max_streams
-    head_timeout: Annotated[
-        float,
-        SECONDS,
-        Parameter(group=HTTP, help="Seconds that a request's headers, or a TLS handshake, may take."),
-    ] = HTTP_DEFAULTS.head_timeout
     max_body: Annotated[int, SIZE, Parameter(group=HTTP, help="Largest request body.")] = (
         HTTP_DEFAULTS.max_body_bytes
     )
@@ -169,8 +130,7 @@ class HttpFlags:
     ] = HTTP_DEFAULTS.preparing
 
     def options(self) -> HttpOptions:
-        """Raises ConfigError when a body that is allowed could never be held, and for what is no key, no origin and no
-        certificate."""
+        """Raises ConfigError when a body that is allowed could never be held, and for what is no key and no origin."""
         if self.max_buffered_bodies < self.max_body:
             raise ConfigError(
                 f"{self.max_buffered_bodies} bytes do not hold the largest body; "
@@ -183,10 +143,6 @@ class HttpFlags:
             aliases=self.alias,
             api_keys=read_keys(self.api_key, self.api_key_file),
             cors_origins=origins(self.cors_origin),
-            tls=server_context(self.tls_cert, self.tls_key, self.tls_key_password_file, self.tls_client_ca),
-            max_connections=self.max_connections,
-            max_streams=self.max_streams,
-            head_timeout=self.head_timeout,
             max_body_bytes=self.max_body,
             max_buffered_bytes=self.max_buffered_bodies,
             max_images=self.max_images,
@@ -295,6 +251,7 @@ def serve(
     *,
     model_flags: ModelFlags = ModelFlags(),  # noqa: B008 - frozen
     http: HttpFlags = HttpFlags(),
+    connections: ConnectionFlags = ConnectionFlags(),  # noqa: B008
     scheduling: SchedulingFlags = SchedulingFlags(),
     sampling: SamplingFlags = SamplingFlags(),  # noqa: B008 - frozen
     log: LogFlags = LogFlags(),  # noqa: B008
@@ -306,7 +263,12 @@ def serve(
     """
     with logs(log.log_level, log.log_format):
         return _serve(
-            model, model_flags.options(sampling.given()), http, scheduling, _console(log.log_format)
+            model,
+            model_flags.options(sampling.given()),
+            http,
+            connections,
+            scheduling,
+            _console(log.log_format),
         )
 
 
@@ -317,10 +279,15 @@ def _console(form: LogForm) -> Console:
 
 
 def _serve(
-    model: Path | None, load: LoadOptions, http: HttpFlags, scheduling: SchedulingFlags, console: Console
+    model: Path | None,
+    load: LoadOptions,
+    http: HttpFlags,
+    connections: ConnectionFlags,
+    scheduling: SchedulingFlags,
+    console: Console,
 ) -> int:
     use_one_heap()
-    http_options = http.options()
+    http_options = connections.onto(http.options())
     found = opened(model, load)
     listener = listen(http_options)
     try:

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-__all__ = ["Allowance"]
+import h2.events
+
+__all__ = ["FRAMES", "FRAMES_PER_SECOND", "SENT_EARNS", "Allowance", "cost_of"]
+
+FRAMES, FRAMES_PER_SECOND = 1000, 100
+RESET_COST = 10
+"""A reset makes a task begin and end in vain."""
+SENT_EARNS = 4
+"""Of the allowance, for each DATA frame: a client may well answer it with two window updates."""
 
 
 class Allowance:
@@ -28,3 +36,23 @@ class Allowance:
 
     def earn(self, count: float) -> None:
         self._left = min(self._most, self._left + count)
+
+
+def cost_of(event: h2.events.Event) -> int:
+    """What a frame costs of the allowance: nothing if it brings a request on."""
+    if isinstance(event, h2.events.StreamReset):
+        return RESET_COST
+    if isinstance(event, h2.events.DataReceived):
+        return int(not event.data and event.stream_ended is None)
+    return int(
+        isinstance(
+            event,
+            (
+                h2.events.PingReceived,
+                h2.events.PriorityUpdated,
+                h2.events.RemoteSettingsChanged,
+                h2.events.UnknownFrameReceived,
+                h2.events.WindowUpdated,
+            ),
+        )
+    )

@@ -36,7 +36,7 @@ from hypercorn.typing import AppWrapper, ConnectionState, TaskGroup, WorkerConte
 from hypercorn.utils import filter_pseudo_headers
 
 from luce.errors import RequestError
-from luce.http.allowance import Allowance
+from luce.http.allowance import FRAMES, FRAMES_PER_SECOND, SENT_EARNS, Allowance, cost_of
 from luce.http.options import HttpOptions
 from luce.http.outgoing import Outgoing
 from luce.http.refusals import MAX_FIELDS, MAX_HEAD_BYTES, check_head, origin_form, refusal
@@ -47,11 +47,6 @@ WINDOW = 1 << 20
 """Bytes of bodies that a client may send ahead, on one stream and on the connection."""
 AT_ONCE = 64 * 1024
 """Bytes of answers in one write, so that what comes meanwhile is not behind much."""
-FRAMES, FRAMES_PER_SECOND = 1000, 100
-RESET_COST = 10
-"""A reset makes a task begin and end in vain."""
-SENT_EARNS = 4
-"""Of the allowance, for each DATA frame: a client may well answer it with two window updates."""
 FIELD_BYTES = 32
 """What HTTP/2 counts for each field beside its bytes."""
 _NOT_HERE = frozenset({b"connection", b"keep-alive", b"transfer-encoding", b"upgrade"})
@@ -194,7 +189,7 @@ class Http2Protocol:
             await self._give_up(ErrorCodes.ENHANCE_YOUR_CALM, "a head without end")
             return
         for event in events:
-            cost = _cost(event)
+            cost = cost_of(event)
             if cost and not self._allowance.spend(cost, trio.current_time()):
                 await self._give_up(ErrorCodes.ENHANCE_YOUR_CALM, "too many frames that ask for nothing")
                 return
@@ -390,23 +385,3 @@ class Http2Protocol:
         self._wake.set()
         if not self._streams and not self._closed:
             await self._send(Updated(idle=True))
-
-
-def _cost(event: h2.events.Event) -> int:
-    """What a frame costs of the allowance: nothing if it brings a request on."""
-    if isinstance(event, h2.events.StreamReset):
-        return RESET_COST
-    if isinstance(event, h2.events.DataReceived):
-        return int(not event.data and event.stream_ended is None)
-    return int(
-        isinstance(
-            event,
-            (
-                h2.events.PingReceived,
-                h2.events.PriorityUpdated,
-                h2.events.RemoteSettingsChanged,
-                h2.events.UnknownFrameReceived,
-                h2.events.WindowUpdated,
-            ),
-        )
-    )

@@ -65,6 +65,8 @@ WHOLE = (
     "depth",
     "port",
     "max-images",
+    "max-connections",
+    "max-streams",
 )
 SECONDS = (
     "body-timeout",
@@ -74,6 +76,7 @@ SECONDS = (
     "queue-timeout",
     "drain-timeout",
     "request-timeout",
+    "head-timeout",
 )
 SIZES = ("max-memory", "max-body", "max-buffered-bodies", "max-image")
 ROOMS = ("park-memory", "prefix-memory", "image-memory")
