@@ -24,6 +24,7 @@ from luce.http.metrics import Metrics
 from luce.http.openai.chat import Chat
 from luce.http.openai.completions import Completions
 from luce.http.openai.models import Models
+from luce.http.openai.responses.endpoint import Responses
 from luce.http.options import HttpOptions
 from luce.http.props import Props
 from luce.http.request_log import record_of
@@ -63,7 +64,7 @@ def create_app(service: Service, model: LoadedModel, options: HttpOptions) -> Ap
 
 
 def _install_openai(app: Quart, answering: Answering) -> None:
-    chat, text = Chat(answering), Completions(answering)
+    chat, text, responses = Chat(answering), Completions(answering), Responses(answering)
     models = Models(answering.model, answering.options)
 
     @app.post("/v1/chat/completions")
@@ -73,6 +74,10 @@ def _install_openai(app: Quart, answering: Answering) -> None:
     @app.post("/v1/completions")
     async def completions() -> Response:
         return await text(request._get_current_object())  # type: ignore[attr-defined]
+
+    @app.post("/v1/responses")
+    async def create_response() -> Response:
+        return await responses(request._get_current_object())  # type: ignore[attr-defined]
 
     @app.get("/v1/models")
     async def list_models() -> Response:

@@ -48,7 +48,8 @@ async def test_every_status_is_json(method: str, path: str, headers: dict[str, s
 
 HAS = (
     "this server has GET /health, GET /ready, POST /v1/chat/completions, POST /v1/completions, "
-    "GET /v1/models, GET /v1/models/{name}, POST /v1/messages, POST /v1/messages/count_tokens, "
+    "POST /v1/responses, GET /v1/models, GET /v1/models/{name}, "
+    "POST /v1/messages, POST /v1/messages/count_tokens, "
     "GET /metrics, GET /props, GET /slots, POST /v1/requests/{name}/cancel, DELETE /v1/requests/{name}"
 )
 
@@ -56,7 +57,7 @@ HAS = (
 @pytest.mark.parametrize(
     ("method", "path", "message"),
     [
-        ("POST", "/v1/responses", f"/v1/responses is not served yet; {HAS}"),
+        ("GET", "/v1/responses", "/v1/responses takes POST, not GET"),
         ("POST", "/v1/embeddings", f"/v1/embeddings is not served yet; {HAS}"),
         ("POST", "/v1/messages/batches", f"/v1/messages/batches is not served yet; {HAS}"),
         ("GET", "/v1/responses/resp_1", f"/v1/responses/resp_1 is not served yet; {HAS}"),
