@@ -11,6 +11,7 @@ from luce.engines.loaded import LoadedModel
 from luce.errors import RequestError
 from luce.http.answering.prepare import Job, check_model, count_prompt, prepare, read_object
 from luce.http.answering.thinking import EFFORT, SWITCH, thinking_switch
+from luce.http.answering.unserved import not_supported, without_unserved
 from luce.http.answering.wish import Limit, Wish, checked_stops, checked_timeout
 from luce.http.anthropic.conversation import conversation_of
 from luce.http.anthropic.request import (
@@ -25,7 +26,7 @@ from luce.http.anthropic.request import (
     ToolChoiceNone,
     ToolChoiceTool,
 )
-from luce.http.anthropic.unsupported import refuse_tools_of_the_api, refuse_unsupported
+from luce.http.anthropic.unserved import UNSERVED, refuse_tools_of_the_api
 from luce.http.json_body import typed
 from luce.http.options import HttpOptions
 from luce.sampling.parameters import SamplingParams
@@ -51,7 +52,7 @@ def prepare_messages(body: bytes | bytearray, model: LoadedModel, options: HttpO
     Raises:
         RequestError: names the field at fault.
     """
-    raw = read_object(body, model)
+    raw = without_unserved(read_object(body, model), UNSERVED)
     refuse_tools_of_the_api(raw)
     request = typed(raw, MessagesRequest)
     wish = _wish(request, Limit("max_tokens", request.max_tokens, bounded_by_context=True), model, options)
@@ -71,7 +72,7 @@ def count_messages(body: bytes | bytearray, model: LoadedModel, options: HttpOpt
     Raises:
         RequestError: names the field at fault.
     """
-    raw = read_object(body, model)
+    raw = without_unserved(read_object(body, model), UNSERVED)
     refuse_tools_of_the_api(raw)
     request = typed(raw, CountRequest)
     return count_prompt(
@@ -81,7 +82,7 @@ def count_messages(body: bytes | bytearray, model: LoadedModel, options: HttpOpt
 
 def _wish(request: MessagesBody, limit: Limit, model: LoadedModel, options: HttpOptions) -> Wish:
     check_model(request.model, model, options)
-    refuse_unsupported(request)
+    _refuse_forms(request)
     asked = conversation_of(request)
     return Wish(
         conversation=asked.conversation,
@@ -120,9 +121,7 @@ def _template_options(request: MessagesBody, model: LoadedModel, *, begun: bool)
 
 def _tools(request: MessagesBody) -> tuple[Mapping[str, Any], ...]:
     """Tools as chat templates take them; none when none may be called."""
-    choice = request.tool_choice
-    _refuse_forced(request)
-    if isinstance(choice, ToolChoiceNone):
+    if isinstance(request.tool_choice, ToolChoiceNone):
         return ()
     return tuple(map(_function, request.tools or ()))
 
@@ -134,25 +133,17 @@ def _function(tool: Tool) -> dict[str, Any]:
     return {"type": "function", "function": function | {"parameters": tool.input_schema}}
 
 
-def _refuse_forced(request: MessagesBody) -> None:
+def _refuse_forms(request: MessagesBody) -> None:
     """What the model cannot be held to yet."""
-    fault = None
     if isinstance(request.tool_choice, ToolChoiceAny | ToolChoiceTool):
-        fault = (
-            "tool_choice",
-            'only {"type": "auto"} and {"type": "none"}; the model cannot be held to a call yet',
-        )
-    elif request.output_config is not None and request.output_config.format is not None:
-        fault = ("output_config.format", "the model cannot be held to a schema yet")
-    elif isinstance(request.thinking, ThinkingEnabled):
-        fault = ("thinking.budget_tokens", 'use {"type": "adaptive"}')
-    else:
-        for index, tool in enumerate(request.tools or ()):
-            if tool.strict:
-                fault = (f"tools[{index}].strict", "the model cannot be held to a schema yet")
-    if fault is not None:
-        field, hint = fault
-        raise RequestError(f"{field} is not supported yet: {hint}", field=field, code="unsupported_value")
+        raise not_supported("tool_choice", 'only {"type": "auto"} and {"type": "none"}', only_this_value=True)
+    if request.output_config is not None and request.output_config.format is not None:
+        raise not_supported("output_config.format")
+    if isinstance(request.thinking, ThinkingEnabled):
+        raise not_supported("thinking.budget_tokens", 'use {"type": "adaptive"}')
+    for index, tool in enumerate(request.tools or ()):
+        if tool.strict:
+            raise not_supported(f"tools[{index}].strict")
 
 
 def _sampling(request: MessagesBody, model: LoadedModel) -> SamplingParams:

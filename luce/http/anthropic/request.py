@@ -1,7 +1,7 @@
 """The body of POST /v1/messages as typed values.
 
 Every field that this server knows stands here; any other is refused by name. Explicit null means absent. What is known
-and not served is listed in `unsupported.py`.
+and not served is listed in `unserved.py`.
 """
 
 from __future__ import annotations
@@ -202,15 +202,6 @@ class MessagesBody(_Strict, frozen=True, kw_only=True):
     service_tier: Literal["auto", "standard_only"] | None = None
     user_profile_id: Any = None
     workspace_id: Any = None
-
-    # Known, and served only with the values that `unsupported.py` lists.
-    container: Any = None
-    context_management: Any = None
-    diagnostics: Any = None
-    inference_geo: Any = None
-    mcp_servers: Any = None
-    output_format: Any = None
-    speed: Any = None
 
 
 class MessagesRequest(MessagesBody, frozen=True, kw_only=True):

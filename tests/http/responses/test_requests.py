@@ -253,7 +253,7 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
     (
         {"previous_response_id": "resp_1"},
         "previous_response_id",
-        "previous_response_id is not supported: this",
+        "previous_response_id is not supported yet: this",
     ),
     ({"conversation": "c"}, "conversation", "conversation is not supported"),
     ({"prompt": {"id": "p"}}, "prompt", "prompt is not supported"),

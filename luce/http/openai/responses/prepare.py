@@ -11,6 +11,7 @@ from luce.engines.loaded import LoadedModel
 from luce.errors import RequestError
 from luce.http.answering.prepare import Job, check_model, prepare, read_object
 from luce.http.answering.thinking import EFFORT, SWITCH, thinking_switch
+from luce.http.answering.unserved import not_supported, without_unserved
 from luce.http.answering.wish import Limit, Wish, checked_timeout
 from luce.http.json_body import typed
 from luce.http.openai.responses.conversation import conversation_of, easy_messages
@@ -22,7 +23,7 @@ from luce.http.openai.responses.request import (
     ResponsesRequest,
     Tool,
 )
-from luce.http.openai.responses.unsupported import refuse_by_kind, refuse_unsupported
+from luce.http.openai.responses.unserved import UNSERVED, refuse_by_kind
 from luce.http.options import HttpOptions
 from luce.sampling.parameters import SamplingParams
 
@@ -48,12 +49,13 @@ def prepare_response(body: bytes | bytearray, model: LoadedModel, options: HttpO
     Raises:
         RequestError: names the field at fault.
     """
-    raw = read_object(body, model)
+    raw = without_unserved(read_object(body, model), UNSERVED)
     refuse_by_kind(raw)
     easy_messages(raw)
     request = typed(raw, ResponsesRequest)
     check_model(request.model, model, options)
-    refuse_unsupported(request)
+    _check(request)
+    _refuse_forms(request)
     wants_logprobs = LOGPROBS in (request.include or ())
     wish = _wish(request, model, wants_logprobs=wants_logprobs)
     try:
@@ -64,6 +66,15 @@ def prepare_response(body: bytes | bytearray, model: LoadedModel, options: HttpO
         raise
     told = {name: value for name, value in raw.items() if name != "input"}  # its pictures are let go
     return ResponsesJob(job, bool(request.stream), told, wants_logprobs)
+
+
+def _check(request: ResponsesRequest) -> None:
+    if request.stream_options is not None and not request.stream:
+        raise RequestError("stream_options needs stream to be true", field="stream_options")
+    if request.metadata is not None and len(request.metadata) > 16:
+        raise RequestError(
+            f"metadata holds {len(request.metadata)} pairs; at most 16 are taken", field="metadata"
+        )
 
 
 def _wish(request: ResponsesRequest, model: LoadedModel, *, wants_logprobs: bool) -> Wish:
@@ -93,7 +104,6 @@ def _template_options(request: ResponsesRequest, model: LoadedModel) -> Mapping[
 def _tools(request: ResponsesRequest) -> tuple[Mapping[str, Any], ...]:
     """Tools as chat templates take them: those that may be called."""
     choice, tools = request.tool_choice, request.tools or []
-    _refuse_forced(request)
     if choice == "none":
         return ()
     if isinstance(choice, AllowedTools):
@@ -116,25 +126,18 @@ def _function(tool: Tool) -> dict[str, Any]:
     return {"type": "function", "function": function}
 
 
-def _refuse_forced(request: ResponsesRequest) -> None:
+def _refuse_forms(request: ResponsesRequest) -> None:
     """What the model cannot be held to yet."""
-    field = None
     choice, text = request.tool_choice, request.text
     if choice == "required" or isinstance(choice, NamedFunction):
-        field = "tool_choice"
-    elif isinstance(choice, AllowedTools) and choice.mode == "required":
-        field = "tool_choice.mode"
-    elif text is not None and isinstance(text.format, JsonObjectFormat | JsonSchemaFormat):
-        field = "text.format"
-    else:
-        for index, tool in enumerate(request.tools or ()):
-            field = f"tools[{index}].strict" if tool.strict else field
-    if field is not None:
-        raise RequestError(
-            f"this value of {field} is not supported yet: the model cannot be held to it",
-            field=field,
-            code="unsupported_value",
-        )
+        raise not_supported("tool_choice", 'only "auto" and "none"', only_this_value=True)
+    if isinstance(choice, AllowedTools) and choice.mode == "required":
+        raise not_supported("tool_choice.mode", 'only "auto"', only_this_value=True)
+    if text is not None and isinstance(text.format, JsonObjectFormat | JsonSchemaFormat):
+        raise not_supported("text.format", 'only {"type": "text"}', only_this_value=True)
+    for index, tool in enumerate(request.tools or ()):
+        if tool.strict:
+            raise not_supported(f"tools[{index}].strict")
 
 
 def _sampling(request: ResponsesRequest, model: LoadedModel, *, wants_logprobs: bool) -> SamplingParams:

@@ -1,7 +1,7 @@
 """The body of POST /v1/responses as typed values.
 
 Every field that this server knows stands here; any other is refused by name. Explicit null means absent. What is known
-and not served is listed in `unsupported.py`.
+and not served is listed in `unserved.py`.
 """
 
 from __future__ import annotations
@@ -219,15 +219,3 @@ class ResponsesRequest(_Strict, frozen=True, kw_only=True):
     prompt_cache_options: Any = None
     max_tool_calls: int | None = None
     """Of tools that the server runs; it runs none."""
-
-    # Known, and served only with the values that `unsupported.py` lists.
-    previous_response_id: Any = None
-    conversation: Any = None
-    prompt: Any = None
-    background: Any = None
-    background_options: Any = None
-    truncation: Any = None
-    context_management: Any = None
-    moderation: Any = None
-    access_programs: Any = None
-    image: Any = None

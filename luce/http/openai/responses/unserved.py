@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from luce.errors import RequestError, quoted
-from luce.http.openai.responses.request import ResponsesRequest
+from luce.http.answering.unserved import Unserved
 
-__all__ = ["refuse_by_kind", "refuse_unsupported"]
+__all__ = ["UNSERVED", "refuse_by_kind"]
 
 _STATELESS = "this server keeps nothing of earlier answers; send the whole conversation as input"
 
-_FIELDS: dict[str, tuple[tuple[Any, ...], str]] = {
+UNSERVED: Unserved = {
     "previous_response_id": ((), _STATELESS),
     "conversation": ((), _STATELESS),
     "prompt": ((), "this server has no prompt templates; send instructions and input"),
@@ -31,21 +31,6 @@ _ITEMS = {
 }
 
 
-def refuse_unsupported(request: ResponsesRequest) -> None:
-    """Raises RequestError for the first field whose value asks for something that is not served."""
-    for field, (accepted, hint) in _FIELDS.items():
-        value = getattr(request, field)
-        if value is not None and not any(type(value) is type(one) and value == one for one in accepted):
-            said = f"{'this value of ' if accepted else ''}{field} is not supported"
-            raise _refused(field, f"{said}: {hint}" if hint else said)
-    if request.stream_options is not None and not request.stream:
-        raise RequestError("stream_options needs stream to be true", field="stream_options")
-    if request.metadata is not None and len(request.metadata) > 16:
-        raise RequestError(
-            f"metadata holds {len(request.metadata)} pairs; at most 16 are taken", field="metadata"
-        )
-
-
 def refuse_by_kind(body: Mapping[str, Any]) -> None:
     """Tools that OpenAI's servers run and items that refer to what they keep, before their fields are looked at, which
     are others for each of them."""
@@ -55,13 +40,13 @@ def refuse_by_kind(body: Mapping[str, Any]) -> None:
         if isinstance(kind, str) and kind != "function":
             field = f"tools[{index}].type"
             said = f"{field}: tools of the type {quoted(kind)} are not supported; declare functions"
-            raise _refused(field, said)
+            raise RequestError(said, field=field, code="unsupported_value")
     items = body.get("input")
     for index, item in enumerate(items if isinstance(items, list) else ()):
         kind = item.get("type") if isinstance(item, dict) else None
         if isinstance(kind, str) and kind in _ITEMS:
-            raise _refused(f"input[{index}].type", f"input[{index}]: {kind} is not supported: {_ITEMS[kind]}")
-
-
-def _refused(field: str, message: str) -> RequestError:
-    return RequestError(message, field=field, code="unsupported_value")
+            raise RequestError(
+                f"input[{index}]: {kind} is not supported: {_ITEMS[kind]}",
+                field=f"input[{index}].type",
+                code="unsupported_value",
+            )

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from luce.errors import RequestError, quoted
-from luce.http.anthropic.request import MessagesBody
+from luce.http.answering.unserved import Unserved
 
-__all__ = ["refuse_tools_of_the_api", "refuse_unsupported"]
+__all__ = ["UNSERVED", "refuse_tools_of_the_api"]
 
-_FIELDS: dict[str, tuple[tuple[Any, ...], str]] = {
+UNSERVED: Unserved = {
     "container": ((), "this server runs no code"),
     "context_management": ((), "the conversation is taken as it is sent"),
     "diagnostics": ((), "usage says how much of the prompt was cached"),
@@ -19,15 +19,6 @@ _FIELDS: dict[str, tuple[tuple[Any, ...], str]] = {
     "output_format": ((), "it is output_config.format now"),
     "speed": (("standard",), ""),
 }
-
-
-def refuse_unsupported(request: MessagesBody) -> None:
-    """Raises RequestError for the first field whose value asks for something that is not served."""
-    for field, (accepted, hint) in _FIELDS.items():
-        value = getattr(request, field)
-        if value is not None and not any(type(value) is type(one) and value == one for one in accepted):
-            said = f"{'this value of ' if accepted else ''}{field} is not supported"
-            raise RequestError(f"{said}: {hint}" if hint else said, field=field, code="unsupported_value")
 
 
 def refuse_tools_of_the_api(body: Mapping[str, Any]) -> None:
