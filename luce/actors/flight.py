@@ -6,10 +6,14 @@ from functools import cached_property
 
 import attrs
 
+from luce.actors.histogram import Histogram
 from luce.actors.request import Request
 from luce.engines.seam import StepPlan, Ticket
 
 __all__ = ["Flight", "StepMetrics"]
+
+
+_ROWS = tuple(2.0**power for power in range(15))
 
 
 @attrs.define
@@ -17,7 +21,8 @@ class StepMetrics:
     """Counters over the loop's life; read by metrics and tests."""
 
     steps: int = 0
-    rows: int = 0
+    step_rows: Histogram = attrs.field(factory=lambda: Histogram(_ROWS))
+    """Prompt and answer tokens in a step."""
     lanes: int = 0
     """Sum over steps of requests in the step: lanes / steps is the mean batch."""
     max_lanes: int = 0
@@ -31,6 +36,11 @@ class StepMetrics:
     drops: int = 0
     """Slots dropped under pressure, to be computed again."""
     resumes: int = 0
+
+    @property
+    def rows(self) -> int:
+        """Of all steps."""
+        return int(self.step_rows.sum)
 
 
 @attrs.frozen(eq=False)

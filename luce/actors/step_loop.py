@@ -292,7 +292,7 @@ class StepLoop:
         self._launched.wake()
         metrics = self.metrics
         metrics.steps += 1
-        metrics.rows += rows
+        metrics.step_rows.add(rows)
         metrics.lanes += len(segments)
         metrics.max_lanes = max(metrics.max_lanes, len(segments))
 

@@ -116,6 +116,8 @@ class RequestTallies:
         """Prompt tokens that were looked up in the prefix cache."""
         self.prefix_hits = 0
         """Of these, those that were there."""
+        self.longest = 0
+        """Tokens of the longest sequence, prompt and answer, that has ended whole."""
         self.ended = dict.fromkeys(REASONS, 0)
         self.time_to_first_token = Histogram(_FIRST)
         self.inter_token = Histogram(_BETWEEN)
@@ -199,6 +201,7 @@ class RequestTallies:
         self.latency.add(now - live.arrived)
         self.request_prompt_tokens.add(request.usage.prompt_tokens)
         self.request_generation_tokens.add(request.num_generated)
+        self.longest = max(self.longest, request.usage.prompt_tokens + request.num_generated)
 
 
 def _sizes(most: int) -> list[float]:

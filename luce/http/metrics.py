@@ -104,6 +104,10 @@ class _Reading(Collector):
         yield self._gauge(
             "vllm:num_requests_waiting", "Requests that wait for a slot, parked ones included.", waiting
         )
+        queued = [one.request.prompt_rows for one in live if one.phase == "queued"]
+        yield self._gauge(
+            "luce:queued_tokens", "Prompt tokens of requests that wait for a slot.", sum(queued)
+        )
         chart = load_chart("request")
         counts = Counter(state for one in live for state in one.here)
         yield self._gauges(
@@ -183,7 +187,13 @@ class _Reading(Collector):
 
     def _steps(self) -> Iterator[Metric]:
         steps = self._service.loop.metrics
+        yield self._histogram(
+            "vllm:iteration_tokens_total", "Prompt and answer tokens in a step.", steps.step_rows
+        )
         yield self._counter("llamacpp:n_decode", "Steps.", steps.steps)
+        yield self._gauge(
+            "llamacpp:n_tokens_max", "Tokens of the longest sequence so far.", self._tallies.longest
+        )
         yield self._gauge(
             "llamacpp:n_busy_slots_per_decode",
             "Requests in a step, on average.",
@@ -209,6 +219,10 @@ class _Reading(Collector):
 
     def _encoder(self) -> Iterator[Metric]:
         stats = self._service.encoder.cache.stats
+        there = stats.hits + stats.joins
+        asked = there + stats.encoded + stats.failed
+        yield self._counter("vllm:mm_cache_queries", "Pictures looked up in the image cache.", asked)
+        yield self._counter("vllm:mm_cache_hits", "Of these, pictures that were there or on the way.", there)
         yield self._counters(
             "luce:pictures",
             "Pictures that requests needed: encoded, failed, there already, or joined while on the way.",

@@ -147,13 +147,11 @@ def _refuse_forms(request: MessagesBody) -> None:
 
 
 def _sampling(request: MessagesBody, model: LoadedModel) -> SamplingParams:
-    defaults = model.defaults
+    asked = {"temperature": request.temperature, "top_k": request.top_k, "top_p": request.top_p}
+    chosen: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
+    defaults: dict[str, Any] = dict(model.defaults.values)
     return SamplingParams(
-        temperature=defaults.temperature if request.temperature is None else request.temperature,
-        top_k=defaults.top_k if request.top_k is None else request.top_k,
-        top_p=defaults.top_p if request.top_p is None else request.top_p,
-        min_p=defaults.min_p,
-        repetition_penalty=defaults.repetition_penalty,
+        **(defaults | chosen),
         seed=request.seed,
         eos_token_ids=model.eos_token_ids,
     )
