@@ -10,7 +10,7 @@ from luce.http.errors import error_response
 from luce.http.json_types import listed
 from luce.http.route_names import address
 
-__all__ = ["install_address_errors"]
+__all__ = ["addresses", "install_address_errors"]
 
 UNSERVED = (
     "/v1/audio",
@@ -37,7 +37,7 @@ def install_address_errors(app: Quart) -> None:
             fault = f"{shown_name(path)} is not served yet"
         else:
             fault = f"there is nothing at {quoted(path)}"
-        error.description = f"{fault}; this server has {', '.join(_addresses(app))}"
+        error.description = f"{fault}; this server has {', '.join(addresses(app))}"
         return error_response(error)
 
     async def wrong_method(error: MethodNotAllowed) -> Response:
@@ -51,7 +51,7 @@ def install_address_errors(app: Quart) -> None:
     app.register_error_handler(MethodNotAllowed, wrong_method)
 
 
-def _addresses(app: Quart) -> list[str]:
+def addresses(app: Quart) -> list[str]:
     """`GET /v1/models` and so on, in the order in which they were installed."""
     return [
         " ".join((listed(sorted((rule.methods or set()) - _IMPLIED)), address(rule.rule)))

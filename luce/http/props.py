@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import PurePath
 from typing import Any
 
 import attrs
 import msgspec
-from quart import Response
+from quart import Response, current_app
 
+from luce.actors.options import ServiceOptions
 from luce.actors.service import Service
 from luce.engines.loaded import LoadedModel
+from luce.http.addresses import addresses
 from luce.http.options import HttpOptions
 
 __all__ = ["SCHEMA", "Props"]
@@ -38,6 +41,12 @@ class Props:
             "limits": self._limits(),
             "memory": self._memory(),
             "caches": self._caches(),
+            "endpoints": addresses(current_app),
+            "access": {
+                "api_keys": len(self._options.api_keys),
+                "cors_origins": self._options.cors_origins,
+            },
+            "settings": {"http": _shown(self._options), "service": _shown(self._service.options)},
         }
         return Response(msgspec.json.encode(body), content_type="application/json")
 
@@ -121,6 +130,12 @@ class Props:
             },
             "parked": {"budget_bytes": self._service.options.park_bytes, "bytes": memory.saved_bytes},
         }
+
+
+def _shown(options: HttpOptions | ServiceOptions) -> Mapping[str, Any]:
+    """Every option by name. What its class does not show is left out, and of a path only that there is one."""
+    values = {field.name: getattr(options, field.name) for field in attrs.fields(type(options)) if field.repr}
+    return {name: isinstance(value, PurePath) or value for name, value in values.items()}
 
 
 def _version() -> str | None:

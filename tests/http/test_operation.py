@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
+import attrs
 import httpx
 import openai
 import pytest
@@ -17,6 +19,7 @@ from luce.charts.loader import load_chart
 from luce.engines.fake.engine import FakeEngine, fake_capabilities
 from luce.engines.fake.times import Times
 from luce.http.options import HttpOptions
+from luce.http.props import _shown
 from tests.http.conftest import data_url, until
 from tests.http.fake_model import Live, live
 from tests.http.test_connections import request
@@ -327,6 +330,23 @@ async def test_props_say_what_is_in_force() -> None:
     assert props["caches"]["kv"]["blocks"] == props["caches"]["kv"]["free"] == engine.capabilities.num_blocks
     assert props["caches"]["prefixes"]["budget_bytes"] == 1 << 20
     assert "a-secret-key" not in response.text
+    assert props["access"] == {"api_keys": 1, "cors_origins": []}
+    assert {"GET /props", "POST /v1/chat/completions", "GET /v1/models/{name}"} <= set(props["endpoints"])
+    for kind, one in (("http", HttpOptions()), ("service", server.service.options)):
+        names = {field.name for field in attrs.fields(type(one))} - {"api_keys"}
+        assert props["settings"][kind].keys() == names, "every option, whoever added it"
+    assert props["settings"]["http"]["max_images"] == 5 and props["settings"]["service"]["max_queued"] == 7
+
+
+async def test_props_show_that_a_file_is_named_and_not_which() -> None:
+    @attrs.frozen
+    class Named:
+        certificate: Path | None = Path("/etc/secret.pem")
+        key: str = attrs.field(default="hidden", repr=False)
+        other: Path | None = None
+        off: bool = False
+
+    assert _shown(Named()) == {"certificate": True, "other": None, "off": False}  # type: ignore[arg-type]
 
 
 async def test_a_living_request_is_in_exactly_one_phase() -> None:
