@@ -45,6 +45,7 @@ class Props:
             "access": {
                 "api_keys": len(self._options.api_keys),
                 "cors_origins": self._options.cors_origins,
+                "tls": self._options.tls is not None,
             },
             "settings": {"http": _shown(self._options), "service": _shown(self._service.options)},
         }
