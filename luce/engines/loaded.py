@@ -61,6 +61,7 @@ class Preparer(Protocol):
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
         template_kwargs: Mapping[str, Any] | None = None,
+        add_generation_prompt: bool = True,
         continuation: str = "",
     ) -> PreparedPrompt:
         """Messages through the chat template to rows. Raises RequestError naming the field.

@@ -25,6 +25,7 @@ from luce.http.openai.chat import Chat
 from luce.http.openai.completions import Completions
 from luce.http.openai.models import Models
 from luce.http.openai.responses.endpoint import Responses
+from luce.http.openai.tokenizing import Tokenizing
 from luce.http.options import HttpOptions
 from luce.http.props import Props
 from luce.http.request_log import record_of
@@ -79,6 +80,9 @@ def _install_openai(app: Quart, answering: Answering) -> None:
     async def create_response() -> Response:
         return await responses(request._get_current_object())  # type: ignore[attr-defined]
 
+    for prefix in ("", "/v1"):  # SGLang has them under /v1 as well
+        _install_tokenizing(app, Tokenizing(answering), prefix)
+
     @app.get("/v1/models")
     async def list_models() -> Response:
         return await models.list()
@@ -86,6 +90,22 @@ def _install_openai(app: Quart, answering: Answering) -> None:
     @app.get("/v1/models/<path:name>")
     async def one_model(name: str) -> Response:
         return await models.one(name)
+
+
+def _install_tokenizing(app: Quart, tokenizing: Tokenizing, prefix: str) -> None:
+    name = prefix.replace("/", "_")
+
+    @app.post(f"{prefix}/tokenize", endpoint=f"tokenize{name}")
+    async def tokenize() -> Response:
+        return await tokenizing.tokenize(request._get_current_object())  # type: ignore[attr-defined]
+
+    @app.post(f"{prefix}/detokenize", endpoint=f"detokenize{name}")
+    async def detokenize() -> Response:
+        return await tokenizing.detokenize(request._get_current_object())  # type: ignore[attr-defined]
+
+    @app.post(f"{prefix}/apply-template", endpoint=f"apply_template{name}")
+    async def apply_template() -> Response:
+        return await tokenizing.apply_template(request._get_current_object())  # type: ignore[attr-defined]
 
 
 def _install_anthropic(app: Quart, answering: Answering) -> None:

@@ -36,6 +36,7 @@ class FakePreparer:
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
         template_kwargs: Mapping[str, Any] | None = None,
+        add_generation_prompt: bool = True,
         continuation: str = "",
     ) -> Prompt:
         text = "".join(

@@ -105,6 +105,7 @@ class StubPreparer:
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
         template_kwargs: Mapping[str, Any] | None = None,
+        add_generation_prompt: bool = True,
         continuation: str = "",
     ) -> StubPrompt:
         self.seen.append(
@@ -117,7 +118,7 @@ class StubPreparer:
         )
         if continuation:
             self.seen[-1]["continuation"] = continuation
-        text = self.render(messages) + continuation
+        text = self.render(messages, add_generation_prompt=add_generation_prompt) + continuation
         ids = np.frombuffer(text.encode("utf-8", "strict"), np.uint8).astype(np.int32)
         thinking = (template_kwargs or {}).get("enable_thinking", self._thinking)
         return StubPrompt(ids, starts_in_thinking=thinking)

@@ -48,8 +48,10 @@ async def test_every_status_is_json(method: str, path: str, headers: dict[str, s
 
 HAS = (
     "this server has GET /health, GET /ready, POST /v1/chat/completions, POST /v1/completions, "
-    "POST /v1/responses, GET /v1/models, GET /v1/models/{name}, "
-    "POST /v1/messages, POST /v1/messages/count_tokens, "
+    "POST /v1/responses, "
+    "POST /tokenize, POST /detokenize, POST /apply-template, "
+    "POST /v1/tokenize, POST /v1/detokenize, POST /v1/apply-template, "
+    "GET /v1/models, GET /v1/models/{name}, POST /v1/messages, POST /v1/messages/count_tokens, "
     "GET /metrics, GET /props, GET /slots, POST /v1/requests/{name}/cancel, DELETE /v1/requests/{name}"
 )
 

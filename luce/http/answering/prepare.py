@@ -35,7 +35,7 @@ from luce.http.json_body import decode_object, typed
 from luce.http.options import HttpOptions
 from luce.text.messages import Conversation
 
-__all__ = ["Job", "check_model", "count_prompt", "prepare", "read_object", "read_request"]
+__all__ = ["Job", "build_prompt", "check_model", "count_prompt", "prepare", "read_object", "read_request"]
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -104,7 +104,7 @@ def prepare(wish: Wish, model: LoadedModel, options: HttpOptions, *, prefix: str
         refuse_overlong(len(source.ids), context, source.field)
         prompt, place = model.preparer.from_ids(source.ids, field=source.field), source.field
     else:
-        images, prompt = _build(source, wish, model, options)
+        images, prompt = build_prompt(source, wish, model, options)
         place = "messages"
     room = answer_room(len(prompt.token_ids), wish.limit, context, place)
     params = attrs.evolve(wish.params, max_tokens=room).with_seed()
@@ -136,9 +136,22 @@ def prepare(wish: Wish, model: LoadedModel, options: HttpOptions, *, prefix: str
     )
 
 
-def _build(
-    conversation: Conversation, wish: Wish, model: LoadedModel, options: HttpOptions
+def build_prompt(
+    conversation: Conversation,
+    wish: Wish,
+    model: LoadedModel,
+    options: HttpOptions,
+    *,
+    add_generation_prompt: bool = True,
 ) -> tuple[tuple[PatchImage, ...], PreparedPrompt]:
+    """(the pictures, the prompt) of a conversation. It may be longer than the context.
+
+    Args:
+        add_generation_prompt: end with the start of an answer.
+
+    Raises:
+        RequestError: names the field at fault.
+    """
     named, sizes = _pictures(conversation, wish, model, options)
     refuse_too_large(sum(sizes), model.engine.capabilities.max_context)
     images = tuple(model.preparer.prepare_image(file, field=place) for file, place in named)
@@ -148,6 +161,7 @@ def _build(
         tools=list(wish.tools) or None,
         template_kwargs=wish.template_kwargs,
         continuation=wish.continuation,
+        add_generation_prompt=add_generation_prompt,
     )
     if wish.continuation and prompt.starts_in_thinking:
         raise RequestError(

@@ -106,7 +106,7 @@ CHARACTERS, CHARACTERS_PER_TOKEN = 16_384, 32
 ESCAPED, BESIDE = 6, 1 << 20
 """Bytes of a character that is written ``\\u4e00``, and bytes for all that is no text: names, numbers, blanks."""
 VALUES = 100_000
-"""A message takes about five, a tool about a hundred."""
+"""Beside token ids: a message takes about five, a tool about a hundred."""
 
 
 def _most_text(context: int) -> int:
@@ -116,7 +116,7 @@ def _most_text(context: int) -> int:
 def body_limits(context: int) -> Limits:
     """What a body may hold at most, for a look at it before it is parsed: nothing that could be served is refused."""
     return Limits(
-        values=VALUES,
+        values=VALUES + context,
         plain_bytes=BESIDE + ESCAPED * _most_text(context),
         plain_reason=f"a context of {context} tokens takes no more",
     )

@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from luce.engines.seam import SampledToken
 from luce.http.openai.logprobs import FLOOR
+from luce.http.openai.token_names import token_name
 from luce.text.tokenizer import Tokenizer
 
 __all__ = ["TextLogprobs", "TextOffsets"]
@@ -55,8 +56,4 @@ class TextOffsets:
         return found
 
     def _name(self, token: int) -> str:
-        data = self._tokenizer.token_bytes(token)
-        try:
-            return data.decode()
-        except UnicodeDecodeError:
-            return "bytes:" + "".join(f"\\x{byte:02x}" for byte in data)
+        return token_name(self._tokenizer, token)
