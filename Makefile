@@ -15,6 +15,7 @@ demo: $(STAMP)
 
 test: $(STAMP)
 	$(BIN)/python -m tests.fetch
+	$(BIN)/python -m tests.clients.install
 	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
 
 lint: $(STAMP)

@@ -44,6 +44,9 @@ async def test_prompt_and_answer_against_the_context(
             assert error["code"] == "context_length_exceeded"
             assert str(prompt) in error["message"]
             assert "64" in error["message"]
+            # by these words litellm, langchain and agents know what to do about it
+            assert "prompt is too long" in error["message"]
+            assert "this model's maximum context length is" in error["message"]
         elif wanted is None or wanted == 1:
             async with server.http() as client:
                 response = await client.post("/v1/chat/completions", json=body)
@@ -54,6 +57,7 @@ async def test_prompt_and_answer_against_the_context(
             assert error["code"] == "context_length_exceeded"
             for number in (wanted, prompt, CONTEXT, 1):
                 assert str(number) in error["message"]
+            assert "this model's maximum context length is" in error["message"]
 
 
 USER = {"role": "user", "content": "Hi"}

@@ -29,6 +29,10 @@ CHAT_TEXTS = ("messages", "tools", "chat_template_kwargs")
 SHRINK = 3
 """Normalisation to NFC can make text up to three times shorter in bytes (three Hangul letters become one syllable)."""
 
+TOO_LONG, MAXIMUM = "prompt is too long", "this model's maximum context length is"
+"""The words of Anthropic's and OpenAI's servers. Programs that shorten a conversation and ask again know it by them:
+most do not look at the code."""
+
 
 def answer_room(prompt_tokens: int, limit: Limit, context: int, place: str) -> int:
     """How many tokens the answer may have: what was asked for, or the rest of the context.
@@ -51,7 +55,7 @@ def answer_room(prompt_tokens: int, limit: Limit, context: int, place: str) -> i
         return room
     if wanted > room:
         raise RequestError(
-            f"{field} is {quoted(wanted)}, but the prompt has {prompt_tokens} tokens and the context holds {context}: "
+            f"{field} is {quoted(wanted)}, but the prompt has {prompt_tokens} tokens and {MAXIMUM} {context}: "
             f"at most {room} remain (leave {field} out to use them all)",
             field=field,
             code="context_length_exceeded",
@@ -63,7 +67,7 @@ def refuse_overlong(prompt_tokens: int, context: int, place: str) -> None:
     """Raises RequestError, code ``context_length_exceeded``, for a prompt that leaves no room for an answer."""
     if prompt_tokens >= context:
         raise RequestError(
-            f"the prompt has {prompt_tokens} tokens; the context holds {context} and the answer needs at least 1",
+            f"{TOO_LONG}: the prompt has {prompt_tokens} tokens; {MAXIMUM} {context} and the answer needs at least 1",
             field=place,
             code="context_length_exceeded",
         )
@@ -94,7 +98,7 @@ def refuse_too_large(image_tokens: int, context: int) -> None:
     """
     if image_tokens >= context:
         raise RequestError(
-            f"the pictures alone take {image_tokens} tokens; the context holds {context} "
+            f"{TOO_LONG}: the pictures alone take {image_tokens} tokens; {MAXIMUM} {context} "
             "and the answer needs at least 1",
             field="messages",
             code="context_length_exceeded",
@@ -150,8 +154,8 @@ def refuse_too_much_text(
             waiting += [item for name, item in value.items() if not pictures or name != "image_url"]
     if size > most:
         raise RequestError(
-            f"{listed(texts[:2], 'and')} hold {size} characters of text; at most {most} are taken for a context of "
-            f"{context}",
+            f"{TOO_LONG}: {listed(texts[:2], 'and')} hold {size} characters of text; at most {most} are taken for a "
+            f"context of {context}",
             field=texts[0],
             code="context_length_exceeded",
         )
@@ -161,7 +165,7 @@ def _refuse_bytes(size: int, tokenizer: Tokenizer, context: int, place: str) -> 
     least = size // (SHRINK * _longest_token(tokenizer))
     if least >= context:
         raise RequestError(
-            f"the prompt has at least {least} tokens; the context holds {context} and the answer needs at least 1",
+            f"{TOO_LONG}: the prompt has at least {least} tokens; {MAXIMUM} {context} and the answer needs at least 1",
             field=place,
             code="context_length_exceeded",
         )

@@ -411,4 +411,4 @@ async def test_what_does_not_fit_can_still_be_counted() -> None:
         counted = await post(server, asked, "/v1/messages/count_tokens")
         answer = await post(server, asked)
     assert counted.json() == {"input_tokens": 100}
-    assert answer.status_code == 400 and "the prompt has 100 tokens; the context holds 64" in answer.text
+    assert answer.status_code == 400 and "the prompt has 100 tokens; this model's maximum" in answer.text
