@@ -10,7 +10,14 @@ from luce.errors import RequestError, as_param, quoted, shown_name
 
 __all__ = ["QUERY", "install_checks"]
 
-QUERY: Mapping[str, frozenset[str]] = {"/slots": frozenset({"fail_on_no_slot"})}
+_BETA = frozenset({"beta"})
+"""Sent by the beta half of Anthropic's clients; changes nothing."""
+
+QUERY: Mapping[str, frozenset[str]] = {
+    "/slots": frozenset({"fail_on_no_slot"}),
+    "/v1/messages": _BETA,
+    "/v1/messages/count_tokens": _BETA,
+}
 """The query parameters that an address takes, by its rule. One that is not listed takes none."""
 
 

@@ -37,10 +37,8 @@ class _Strict(Struct, forbid_unknown_fields=True, frozen=True):
     pass
 
 
-class CacheControl(_Strict, tag_field="type", tag="ephemeral", frozen=True):
-    """Taken, and of no effect: the prefix cache works by itself, on every prompt."""
-
-    ttl: Literal["5m", "1h"] | None = None
+CacheControl = dict[str, Any]
+"""Taken, and of no effect whatever it says: the prefix cache works by itself, on every prompt."""
 
 
 class TextBlock(_Strict, tag_field="type", tag="text", frozen=True):

@@ -12,7 +12,10 @@ __all__ = ["UNSERVED", "refuse_tools_of_the_api"]
 
 UNSERVED: Unserved = {
     "container": ((), "this server runs no code"),
-    "context_management": ((), "the conversation is taken as it is sent"),
+    "context_management": (
+        ({}, {"edits": []}, {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]}),
+        "the conversation is taken as it is sent",
+    ),
     "diagnostics": ((), "usage says how much of the prompt was cached"),
     "inference_geo": ((), ""),
     "mcp_servers": (([],), "this server calls no other one; declare the tools"),

@@ -201,6 +201,24 @@ async def test_the_clients_helpers() -> None:
     ]
 
 
+async def test_the_beta_half_of_the_client() -> None:
+    async with (
+        serving(StubService(saying(ANSWER)), make_model(preparer=StubPreparer(thinking=True))) as server,
+        client(server) as sdk,
+    ):
+        asked: dict[str, Any] = body(tools=TOOLS) | {
+            "model": "stub",
+            "betas": ["interleaved-thinking-2025-05-14"],
+        }
+        made = await sdk.beta.messages.create(**asked)
+        async with sdk.beta.messages.stream(**asked) as stream:
+            final = await stream.get_final_message()
+        counted = await sdk.beta.messages.count_tokens(model="stub", messages=USER)
+    assert [block.type for block in made.content] == [block.type for block in final.content]
+    assert [block.type for block in final.content] == ["thinking", "text", "tool_use", "tool_use"]
+    assert counted.input_tokens == 2
+
+
 async def test_pings_while_silent() -> None:
     async def slow(submission: Any) -> AsyncIterator[Any]:
         await trio.sleep(0.2)

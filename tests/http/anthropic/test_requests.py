@@ -214,6 +214,7 @@ async def test_harmless_fields_are_taken() -> None:
         "inference_geo": None,
         "speed": "standard",
         "mcp_servers": [],
+        "context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
         "tools": [
             TOOL
             | CACHED
@@ -320,7 +321,7 @@ BAD: list[tuple[Any, str]] = [
     (body(thinking={"type": "between_tools"}), "thinking.type"),
     (body(thinking={"type": "enabled"}), "thinking.budget_tokens is missing"),
     (body(container="c"), "container is not supported yet"),
-    (body(context_management={"edits": []}), "context_management is not supported"),
+    (body(context_management={"edits": [{}]}), "this value of context_management is not supported"),
     (body(mcp_servers=[{}]), "this value of mcp_servers is not supported"),
     (body(speed="fast"), "this value of speed is not supported"),
     (body(n=2), "n is not a known field"),
