@@ -26,6 +26,7 @@ from luce.http.openai.completions import Completions
 from luce.http.openai.models import Models
 from luce.http.openai.responses.endpoint import Responses
 from luce.http.openai.tokenizing import Tokenizing
+from luce.http.openapi.endpoint import read_document
 from luce.http.options import HttpOptions
 from luce.http.props import Props
 from luce.http.request_log import record_of
@@ -128,6 +129,10 @@ def _install_operation(app: App, service: Service, model: LoadedModel, options: 
     @app.get("/metrics")
     async def read_metrics() -> Response:
         return await metrics()
+
+    @app.get("/openapi.json")
+    async def openapi() -> Response:
+        return await read_document()
 
     @app.get("/props")
     async def read_props() -> Response:
