@@ -14,8 +14,8 @@ from __future__ import annotations
 from typing import Any
 
 import h11
-from hypercorn.events import Closed, Updated
-from hypercorn.protocol.events import Body, EndBody, Request
+from hypercorn.events import Closed, RawData, Updated
+from hypercorn.protocol.events import Body, EndBody, Request, Response
 from hypercorn.protocol.h11 import STREAM_ID, H11Protocol
 from hypercorn.protocol.http_stream import HTTPStream
 
@@ -23,6 +23,9 @@ from luce.errors import RequestError, reason
 from luce.http.refusals import MAX_HEAD_BYTES, check_head, origin_form, refusal, too_long
 
 __all__ = ["Http1Protocol", "Http2Begins"]
+
+
+_FRAMED = frozenset({b"content-length", b"transfer-encoding"})
 
 
 class Http2Begins(Exception):  # noqa: N818 - no error
@@ -35,6 +38,7 @@ class Http2Begins(Exception):  # noqa: N818 - no error
 class Http1Protocol(H11Protocol):
     """One connection's requests, one after the other."""
 
+    _takes_chunks = _in_chunks = False
     refused = False
     """Nothing more is read: the last answer says why."""
 
@@ -56,6 +60,20 @@ class Http1Protocol(H11Protocol):
             await self._send_h11_event(h11.Data(data=answer.body))
         await self._send_h11_event(h11.EndOfMessage())
         await self._close_stream()  # of which the body broke off
+
+    async def stream_send(self, event: Any) -> None:
+        """A piece of a body in chunks is framed here: h11 would look at it as at a message of its own."""
+        if isinstance(event, Body) and self._in_chunks and event.data:
+            data = bytes(event.data)
+            await self.send(RawData(data=b"%x\r\n%b\r\n" % (len(data), data)))
+            return
+        if isinstance(event, Response):
+            self._in_chunks = (
+                self._takes_chunks
+                and event.status_code >= 200
+                and all(name.lower() not in _FRAMED for name, _ in event.headers)
+            )
+        await super().stream_send(event)
 
     async def part(self) -> None:
         """The server closes the connection: HTTP/1 has no word for that."""
@@ -99,6 +117,7 @@ class Http1Protocol(H11Protocol):
         if fault is not None:
             await self.refuse(fault, target.partition(b"?")[0].decode("latin-1"), request.method)
             return
+        self._takes_chunks, self._in_chunks = request.http_version != b"1.0", False
         self.stream = HTTPStream(
             self.app,
             self.config,

@@ -152,11 +152,20 @@ class Http2Protocol:
         """The client has not come to a point in time."""
         await self._give_up(ErrorCodes.ENHANCE_YOUR_CALM, "too slow")
 
-    async def _give_up(self, code: ErrorCodes, why: str) -> None:
+    def _say_goodbye(self, code: ErrorCodes, why: str) -> None:
         try:
             self._connection.close_connection(code, why.encode() or None)
         except h2.exceptions.ProtocolError:
             pass  # it is over already
+
+    async def _break_off(self) -> None:
+        """From the task that reads: nothing more is taken, but the client gets to read why."""
+        await self._flush()
+        self.refused = True
+        await self._end()
+
+    async def _give_up(self, code: ErrorCodes, why: str) -> None:
+        self._say_goodbye(code, why)
         await self._flush()
         await self._send(Closed())
 
@@ -181,17 +190,18 @@ class Http2Protocol:
         try:
             events = self._connection.receive_data(data)
         except h2.exceptions.ProtocolError:  # the library's GOAWAY says why
-            await self._flush()
-            await self._send(Closed())
+            await self._break_off()
             return
         self._silent = 0 if events else self._silent + len(data)
         if self._silent > 2 * MAX_HEAD_BYTES:
-            await self._give_up(ErrorCodes.ENHANCE_YOUR_CALM, "a head without end")
+            self._say_goodbye(ErrorCodes.ENHANCE_YOUR_CALM, "a head without end")
+            await self._break_off()
             return
         for event in events:
             cost = cost_of(event)
             if cost and not self._allowance.spend(cost, trio.current_time()):
-                await self._give_up(ErrorCodes.ENHANCE_YOUR_CALM, "too many frames that ask for nothing")
+                self._say_goodbye(ErrorCodes.ENHANCE_YOUR_CALM, "too many frames that ask for nothing")
+                await self._break_off()
                 return
             await self._take(event)
         if not self._closed:  # answers to frames are bounded: nothing more is read before they are written
