@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
+import attrs
 from cyclopts import Parameter
 from rich.console import Console
 
@@ -20,6 +21,7 @@ from luce.engines.load_model import (
     open_model,
 )
 from luce.engines.qwen35.memory import format_bytes
+from luce.http.options import HttpOptions
 from luce.weights.model_files import ModelFiles
 from luce.weights.tensor_file import TensorFile
 
@@ -35,7 +37,8 @@ def inspect(
     config: ConfigFlags = ConfigFlags(),  # noqa: B008
 ) -> None:
     """Show what a model's files hold and what serving them takes. Reads no weights."""
-    inspect_model(model or demo_model(), model_flags.options(), Console(soft_wrap=True), tensors=tensors)
+    options = attrs.evolve(model_flags.options(), decoding_workers=HttpOptions().preparing)
+    inspect_model(model or demo_model(), options, Console(soft_wrap=True), tensors=tensors)
 
 
 def inspect_model(path: Path, options: LoadOptions, console: Console, *, tensors: bool = False) -> None:

@@ -34,6 +34,7 @@ from luce.cli.flags import (
 from luce.cli.in_process import load_with_progress, opened
 from luce.cli.logs import LogForm, LogLines, logs
 from luce.cli.main import EXIT_FAILED, EXIT_STOPPED, meant
+from luce.cli.picture_flags import PictureFlags
 from luce.cli.sampling_flags import SamplingFlags
 from luce.compute.host_memory import spare_what_stays, use_one_heap
 from luce.engines.load_model import LoadOptions, OpenedModel
@@ -99,12 +100,6 @@ class HttpFlags:
     max_buffered_bodies: Annotated[
         int, SIZE, Parameter(group=HTTP, help="Request bodies held in memory at once; more get 503.")
     ] = HTTP_DEFAULTS.max_buffered_bytes
-    max_images: Annotated[int, whole(0), Parameter(group=HTTP, help="Pictures in one request.")] = (
-        HTTP_DEFAULTS.max_images
-    )
-    max_image: Annotated[int, SIZE, Parameter(group=HTTP, help="Largest picture file.")] = (
-        HTTP_DEFAULTS.max_image_bytes
-    )
     body_timeout: Annotated[
         float,
         SECONDS,
@@ -145,8 +140,6 @@ class HttpFlags:
             cors_origins=origins(self.cors_origin),
             max_body_bytes=self.max_body,
             max_buffered_bytes=self.max_buffered_bodies,
-            max_images=self.max_images,
-            max_image_bytes=self.max_image,
             body_timeout=self.body_timeout,
             keep_alive=self.keep_alive,
             idle_timeout=self.idle_timeout,
@@ -252,6 +245,7 @@ def serve(
     model_flags: ModelFlags = ModelFlags(),  # noqa: B008 - frozen
     http: HttpFlags = HttpFlags(),
     connections: ConnectionFlags = ConnectionFlags(),  # noqa: B008
+    pictures: PictureFlags = PictureFlags(),  # noqa: B008
     scheduling: SchedulingFlags = SchedulingFlags(),
     sampling: SamplingFlags = SamplingFlags(),  # noqa: B008 - frozen
     log: LogFlags = LogFlags(),  # noqa: B008
@@ -262,14 +256,10 @@ def serve(
     The first SIGINT or SIGTERM lets running answers finish, the second ends them with an error.
     """
     with logs(log.log_level, log.log_format):
-        return _serve(
-            model,
-            model_flags.options(sampling.given()),
-            http,
-            connections,
-            scheduling,
-            _console(log.log_format),
-        )
+        http_options = pictures.http(connections.onto(http.options()))
+        load = pictures.load(model_flags.options(sampling.given()), http.preparing)
+        options = scheduling.options(http.client_timeout)
+        return _serve(model, load, http_options, options, _console(log.log_format))
 
 
 def _console(form: LogForm) -> Console:
@@ -281,13 +271,11 @@ def _console(form: LogForm) -> Console:
 def _serve(
     model: Path | None,
     load: LoadOptions,
-    http: HttpFlags,
-    connections: ConnectionFlags,
-    scheduling: SchedulingFlags,
+    http_options: HttpOptions,
+    wanted: ServiceOptions,
     console: Console,
 ) -> int:
     use_one_heap()
-    http_options = connections.onto(http.options())
     found = opened(model, load)
     listener = listen(http_options)
     try:
@@ -297,7 +285,7 @@ def _serve(
         loaded = load_with_progress(found, console)
         spare_what_stays()
         console.print(f"loaded in {time.perf_counter() - started:.1f} s", markup=False)
-        options = settled(scheduling.options(http.client_timeout), loaded.engine.capabilities)
+        options = settled(wanted, loaded.engine.capabilities)
         for line in describe_budgets(options, loaded.engine.capabilities):
             console.print(line, markup=False)
     except BaseException:
@@ -331,6 +319,10 @@ def describe(model: OpenedModel) -> list[str]:
     lines = [
         f"model {model.name} from {model.files.path} ({model.files.form.value}), {images}",
         f"{plan.slots} slots of {model.context} tokens, {plan.blocks} blocks of {plan.block_size}",
+    ]
+    if model.config.vision is not None:
+        lines.append(f"pictures of up to {model.decode_limits.max_pixels:,} pixels (--max-image-pixels)")
+    lines += [
         "sampling where a request does not say, and who says so instead:",
         *(f"  {line}" for line in model.defaults.lines()),
         "memory:",

@@ -29,6 +29,7 @@ from luce.engines.sampling_defaults import GenerationDefaults, Sampling, samplin
 from luce.errors import ConfigError, DeviceError, ModelFileError
 from luce.text.chat_template import ChatTemplate
 from luce.text.tokenizer import Tokenizer
+from luce.vision.decode import DECODE_BYTES, MAX_PIXELS, DecodeLimits
 from luce.vision.preprocess import Preprocessor
 from luce.weights.model_files import ModelFiles, resolve_model
 
@@ -67,6 +68,13 @@ class LoadOptions:
     """Bytes that the model may take; None: what the machine has free."""
     sampling: Sampling = attrs.field(factory=dict)
     """How tokens are chosen where a request does not say; what is not in it is left to the model."""
+    max_image_bytes: int = DecodeLimits().max_bytes
+    """Of a picture file."""
+    max_image_pixels: int | None = None
+    """Of a picture; None: :data:`luce.vision.decode.MAX_PIXELS`, or what a quarter of the free memory decodes."""
+    decoding_workers: int = 0
+    """Pictures that are decoded at once, for the memory plan; 0: that memory is not planned, and not bounded by what is
+    free."""
 
 
 @attrs.frozen(eq=False)
@@ -84,6 +92,7 @@ class OpenedModel:
     context: int
     defaults: GenerationDefaults
     """How tokens are chosen where a request does not say."""
+    decode_limits: DecodeLimits = attrs.field(factory=DecodeLimits)
 
     @property
     def prompts(self) -> PromptBuilder:
@@ -93,6 +102,7 @@ class OpenedModel:
             template=self.template,
             config=self.config,
             preprocessor=preprocessor if self.config.vision is not None else None,
+            limits=self.decode_limits,
         )
 
 
@@ -139,6 +149,10 @@ def open_model(
             flag="--blocks",
         )
     file_bytes = check_tensors(files, config)
+    limits = _decode_limits(options, config, memory)
+    if config.vision is not None:
+        decoding = options.decoding_workers * limits.max_pixels * DECODE_BYTES
+        memory = attrs.evolve(memory, decoding_bytes=decoding)
     plan = plan_memory(config, memory)
     if fitting:
         check_fits(config, plan, options.max_memory)
@@ -159,6 +173,7 @@ def open_model(
         name=options.name or files.name,
         context=context,
         defaults=sampling_defaults(options.sampling, files, FAMILY_SAMPLING, FAMILY_NAME),
+        decode_limits=limits,
     )
     if chat and fitting:
         check_context(opened)
@@ -228,6 +243,22 @@ def _largest_picture(files: ModelFiles, config: Qwen35Config) -> int | None:
     if config.vision is None or files.preprocessor is None:
         return None
     return Preprocessor(files.preprocessor).most_patches
+
+
+LEAST_PIXELS = 1_000_000
+"""Are taken whatever is free, if nobody says otherwise."""
+
+
+def _decode_limits(options: LoadOptions, config: Qwen35Config, memory: MemoryOptions) -> DecodeLimits:
+    """Bounds of pictures; by default of a size that the rest of the plan, and the machine, have room to decode."""
+    pixels = options.max_image_pixels
+    if pixels is None:
+        pixels = MAX_PIXELS
+        budget = options.max_memory if options.max_memory is not None else available_bytes()
+        if options.decoding_workers and config.vision is not None and budget is not None:
+            room = min(budget // 4, budget - plan_memory(config, memory).serving)
+            pixels = min(pixels, max(LEAST_PIXELS, room // (options.decoding_workers * DECODE_BYTES)))
+    return DecodeLimits(max_bytes=options.max_image_bytes, max_pixels=pixels)
 
 
 def check_fits(config: Qwen35Config, plan: MemoryPlan, max_memory: int | None) -> None:

@@ -57,6 +57,7 @@ class HeldBody(TrioBody):
     def __init__(self, budget: BodyBudget, expected: int | None, most: int | None) -> None:
         super().__init__(expected, most)  # refuses an expected length over the limit
         self._budget = budget
+        self._more = 0
         if self._must_raise is None and expected is not None and budget.held + expected > budget.most:
             self._must_raise = budget.full()
 
@@ -71,6 +72,16 @@ class HeldBody(TrioBody):
         else:
             self._data.extend(data)
 
+    def take_more(self, count: int) -> None:
+        """Count bytes that are held for this request beside its body, until :meth:`release`.
+
+        Raises:
+            CapacityError: all requests together would hold too much.
+        """
+        if not self._budget.take(count):
+            raise self._budget.full()
+        self._more += count
+
     def refuse(self, error: Exception) -> None:
         """Hold nothing more; whoever waits for the body gets ``error``."""
         self.release()
@@ -79,7 +90,8 @@ class HeldBody(TrioBody):
 
     def release(self) -> None:
         """Give the bytes back. Safe at any time, any number of times; the body must not be looked at after it."""
-        self._budget.give_back(len(self._data))
+        self._budget.give_back(len(self._data) + self._more)
+        self._more = 0
         self._data.clear()
 
     def drop_rest(self) -> None:

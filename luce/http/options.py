@@ -6,6 +6,8 @@ import ssl
 
 import attrs
 
+from luce.http.image_sources.options import ImageSourceOptions
+
 __all__ = ["HttpOptions"]
 
 MIB = 1 << 20
@@ -40,6 +42,10 @@ class HttpOptions:
     """Pictures in one request, over all its messages."""
     max_image_bytes: int = 20 * MIB
     """Largest picture file, after base64."""
+    max_total_pixels: int = 200_000_000
+    """Pixels of all pictures of a request together: each costs time to decode."""
+    image_sources: ImageSourceOptions = attrs.field(factory=ImageSourceOptions)
+    """Where pictures may come from that are not in the request itself."""
     body_timeout: float = 60.0
     """Seconds that a request body may take to arrive; then 408."""
     keep_alive: float = 5.0

@@ -96,6 +96,9 @@ class Props:
             "max_buffered_bytes": http.max_buffered_bytes,
             "max_images": http.max_images,
             "max_image_bytes": http.max_image_bytes,
+            "max_image_pixels": getattr(getattr(self._model.preparer, "limits", None), "max_pixels", None),
+            "max_total_image_bytes": http.image_sources.max_total_bytes,
+            "max_total_image_pixels": http.max_total_pixels,
         }
 
     def _memory(self) -> Mapping[str, Any]:

@@ -8,7 +8,8 @@ Rules:
   added, as many clients leave it out; a length that no padding can mend, other characters, and the URL-safe
   alphabet (``-``, ``_``) are errors, since guessing would corrupt pictures.
 - The media type must be ``image/…`` or absent. Which image format it names does not matter: the data say it.
-- Other schemes are refused: the server fetches nothing.
+- What stands before the comma is at most 1,024 characters.
+- Other schemes are refused here; `luce.http.image_sources` has them, where the operator allows any.
 """
 
 from __future__ import annotations
@@ -19,12 +20,20 @@ import string
 
 from luce.errors import RequestError, quoted
 
-__all__ = ["parse_data_url"]
+__all__ = ["parse_data_url", "scheme_of"]
 
 _ALPHABET = f"{string.ascii_letters}{string.digits}+/=".encode()
 _PIECE = 1 << 18
 """Characters that are worked on in one step, a multiple of 4: other threads run in between."""
-_SCHEME = re.compile(r"\s*([A-Za-z][A-Za-z0-9+.-]*):")
+_SCHEME = re.compile(r"\s*([A-Za-z][A-Za-z0-9+.-]{0,30}):")
+_HEAD = 1024
+"""Characters of media type and parameters."""
+
+
+def scheme_of(url: str) -> str | None:
+    """In small letters; None if this is no URL."""
+    found = _SCHEME.match(url)
+    return found[1].lower() if found else None
 
 
 def parse_data_url(url: str, *, field: str = "image_url", max_bytes: int | None = None) -> bytes:
@@ -38,14 +47,15 @@ def parse_data_url(url: str, *, field: str = "image_url", max_bytes: int | None 
     Raises:
         RequestError: names ``field`` and what is wrong; never quotes the data.
     """
-    found = _SCHEME.match(url)
-    scheme = found[1].lower() if found else None
-    if found is None or scheme != "data":
+    scheme = scheme_of(url)
+    if scheme != "data":
         given = f"{scheme}: URLs are not supported" if scheme else "this is not a URL"
         raise _fault(field, f"{given}; send the picture as data:image/png;base64,…")
-    head, comma, data = url[found.end() :].partition(",")
-    if not comma:
-        raise _fault(field, "the data: URL has no comma before its data")
+    start = url.index(":") + 1
+    comma = url.find(",", start, start + _HEAD + 1)
+    if comma < 0:
+        raise _fault(field, f"the data: URL has no comma before its data, in its first {_HEAD} characters")
+    head, data = url[start:comma], url[comma + 1 :]
     media, *parameters = [part.strip() for part in head.split(";")]
     if media and not media.lower().startswith("image/"):
         raise _fault(field, f"the media type is {quoted(media)}, not image/…")

@@ -20,10 +20,12 @@ from luce.vision.essentials import Essentials, essentials
 from luce.vision.header import HeaderError, image_header
 from luce.vision.pixels import deep_rgb, rgb
 
-__all__ = ["DECODE_BYTES", "MAX_ASPECT", "DecodeLimits", "check_image", "decode_image"]
+__all__ = ["DECODE_BYTES", "MAX_ASPECT", "MAX_PIXELS", "DecodeLimits", "check_image", "decode_image"]
 
 MAX_ASPECT = 200
 """Longer side over shorter side; beyond it the preprocessor of this family refuses a picture."""
+MAX_PIXELS = 50_000_000
+"""Width times height if nobody says otherwise: what the largest cameras of phones give."""
 MAX_SCANS = 100
 """Scans of a progressive JPEG; each one costs a pass over the whole picture, and encoders write about ten."""
 
@@ -37,7 +39,7 @@ class DecodeLimits:
     """Bounds of one picture as it is sent, before any resizing."""
 
     max_bytes: int = 32 * 1024 * 1024
-    max_pixels: int = 50_000_000
+    max_pixels: int = MAX_PIXELS
     """Width times height; decoding takes up to :data:`DECODE_BYTES` for each."""
     max_side: int = 32_768
 

@@ -67,6 +67,8 @@ WHOLE = (
     "max-images",
     "max-connections",
     "max-streams",
+    "max-image-pixels",
+    "max-total-pixels",
 )
 SECONDS = (
     "body-timeout",
@@ -77,8 +79,9 @@ SECONDS = (
     "drain-timeout",
     "request-timeout",
     "head-timeout",
+    "fetch-timeout",
 )
-SIZES = ("max-memory", "max-body", "max-buffered-bodies", "max-image")
+SIZES = ("max-memory", "max-body", "max-buffered-bodies", "max-image", "max-total-image")
 ROOMS = ("park-memory", "prefix-memory", "image-memory")
 """Sizes that may be nothing."""
 SAMPLING = ("temperature", "top-p", "min-p", "repetition-penalty", "presence-penalty", "frequency-penalty")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import random
+import tracemalloc
 
 import pytest
 from hypothesis import given
@@ -50,6 +51,8 @@ def test_padding_may_be_missing_and_lines_wrapped(data: bytes) -> None:
         ("", "this is not a URL"),
         (TEXT, "this is not a URL"),
         ("data:image/png;base64", "no comma"),
+        ("data:image/png;" + "a=b;" * 300 + "base64," + TEXT, "no comma before its data, in its first 1024"),
+        ("x" * 100_000 + ":", "this is not a URL"),
         ("data:image/png," + TEXT, "is not base64"),
         ("data:image/png;utf8,x", "is not base64"),
         ("data:text/html;base64," + TEXT, "the media type is 'text/html'"),
@@ -102,3 +105,15 @@ def test_long_data_are_joined_from_their_pieces(line: int | None) -> None:
     for place, wrong in ((700_000, "="), (len(text) - 9, "é"), (300_000, "!")):
         with pytest.raises(RequestError, match="the base64 data hold"):
             parse_data_url(f"data:image/png;base64,{text[:place]}{wrong}{text[place + 1 :]}")
+
+
+def test_a_head_without_end_is_not_taken_apart() -> None:
+    """Sixty million parameters would be as many strings."""
+    url = "data:" + ";" * 1_000_000 + ",AAAA"
+    tracemalloc.start()
+    try:
+        with pytest.raises(RequestError, match="no comma"):
+            parse_data_url(url)
+        assert tracemalloc.get_traced_memory()[1] < 100_000
+    finally:
+        tracemalloc.stop()

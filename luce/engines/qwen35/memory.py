@@ -54,6 +54,8 @@ class MemoryOptions:
     """KV blocks in the pool; None is enough for every slot at full context."""
     largest_picture: int | None = None
     """Most patches of one picture, by the preprocessor's limits; None: as many as fit the context."""
+    decoding_bytes: int = 0
+    """For the pixels of pictures while they are decoded, all at once."""
 
     @property
     def blocks(self) -> int:
@@ -125,6 +127,7 @@ class MemoryPlan:
             "prompts": most,
             "patches": most,
             "image rows": most,
+            "decoding": "at most, for the pixels of pictures",
             "encoding": "at most, for one picture",
             "sampling": "at most, for one row",
             "with requests": "at most",
@@ -175,6 +178,8 @@ def plan_memory(config: Qwen35Config, options: MemoryOptions) -> MemoryPlan:
         if options.largest_picture is not None:
             patches = min(patches, options.largest_picture)
         requested += encoding_arrays(config.vision, patches)
+        if options.decoding_bytes:
+            requested.append(ArraySpec("decoding", "pixels", (options.decoding_bytes,), "uint8"))
     requested += sampling_arrays(text)
     return MemoryPlan(options, tuple(arrays), tuple(released_arrays(text, config.vision)), tuple(requested))
 

@@ -205,7 +205,7 @@ def _pictures(
     references = conversation.images
     if references and not model.engine.capabilities.images:
         raise RequestError(f"the model {model.name} does not read pictures", field=references[0].field)
-    files = picture_bytes(references, options.max_images, options.max_image_bytes)
+    files = picture_bytes(references, options)
     named = [(file, reference.field) for file, reference in zip(files, references, strict=True)]
     return named, [model.preparer.image_tokens(file, field=place) for file, place in named]
 

@@ -12,9 +12,11 @@ from luce.actors.service import Service
 from luce.actors.submission import Handle
 from luce.engines.loaded import LoadedModel
 from luce.errors import CapacityError
+from luce.http.answering.images import PicturesElsewhere, with_pictures
 from luce.http.answering.prepare import Job
 from luce.http.asgi import held_body, owned
 from luce.http.body import read_json_body
+from luce.http.image_sources.sources import ImageSources
 from luce.http.options import HttpOptions
 from luce.http.request_log import record_of
 
@@ -32,7 +34,7 @@ T = TypeVar("T")
 J = TypeVar("J", bound=HasJob)
 
 Prepare = Callable[[bytearray, LoadedModel, HttpOptions], T]
-"""Runs on a worker thread; raises RequestError."""
+"""Runs on a worker thread; raises RequestError. Runs again when pictures that it wanted have been loaded."""
 
 
 class Answering:
@@ -43,6 +45,7 @@ class Answering:
         self.model = model
         self.options = options
         self._workers = trio.CapacityLimiter(options.preparing)
+        self._sources = ImageSources(options.image_sources, options.max_image_bytes)
 
     async def prepared(self, request: Request, prepare: Prepare[T]) -> T:
         """What ``prepare`` makes of the request's body, which is let go then.
@@ -54,9 +57,16 @@ class Answering:
         body = await read_json_body(request, self.options.body_timeout)
         if not self.service.ready:
             raise CapacityError(f"the server is {self.service.state}", retry_after=5)
-        done = await trio.to_thread.run_sync(prepare, body, self.model, self.options, limiter=self._workers)
+        try:
+            done = await self._on_worker(prepare, body)
+        except PicturesElsewhere as wanted:
+            with with_pictures(await self._sources.load(wanted.references, held_body(request))):
+                done = await self._on_worker(prepare, body)
         held_body(request).release()
         return done
+
+    async def _on_worker(self, prepare: Prepare[T], body: bytearray) -> T:
+        return await trio.to_thread.run_sync(prepare, body, self.model, self.options, limiter=self._workers)
 
     async def start(self, request: Request, prepare: Prepare[J]) -> tuple[J, Handle]:
         """Submit what ``prepare`` makes of the body. The answer is cancelled when the HTTP request ends."""
