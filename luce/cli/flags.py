@@ -205,3 +205,11 @@ class LogFlags:
             help="Lines for people, or JSON objects, one a line; what is printed at the start is then a part of them.",
         ),
     ] = "console"
+    otel: Annotated[
+        bool,
+        Parameter(
+            group=GENERAL,
+            negative="",
+            help="Send OpenTelemetry spans of requests where the OTEL_... variables say; needs the extra otel.",
+        ),
+    ] = False

@@ -7,14 +7,14 @@ import os
 import time
 from functools import partial
 from pathlib import Path
-from typing import IO, Annotated, cast
+from typing import IO, TYPE_CHECKING, Annotated, cast
 
 import attrs
 import trio
 from cyclopts import Group, Parameter
 from rich.console import Console
 
-from luce.actors.budgets import park_budget, settled
+from luce.actors.budgets import settled
 from luce.actors.options import ServiceOptions
 from luce.cli.access import origins, read_keys
 from luce.cli.connection_flags import ConnectionFlags
@@ -36,13 +36,20 @@ from luce.cli.logs import LogForm, LogLines, logs
 from luce.cli.main import EXIT_FAILED, EXIT_STOPPED, meant
 from luce.cli.picture_flags import PictureFlags
 from luce.cli.sampling_flags import SamplingFlags
+from luce.cli.serve_lines import describe, describe_budgets, greeting
+from luce.cli.supervisor import notify, tell_of_stopping
+from luce.cli.telemetry import telemetry
 from luce.compute.host_memory import spare_what_stays, use_one_heap
-from luce.engines.load_model import LoadOptions, OpenedModel
-from luce.engines.qwen35.memory import size_lines
-from luce.engines.seam import Capabilities
+from luce.engines.load_model import LoadOptions
 from luce.errors import ConfigError
 from luce.http.options import HttpOptions
 from luce.http.server import listen, run_server
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Tracer
+
+    from luce.actors.service import Service
+    from luce.http.asgi import App
 
 __all__ = ["HttpFlags", "SchedulingFlags", "serve"]
 
@@ -255,11 +262,11 @@ def serve(
 
     The first SIGINT or SIGTERM lets running answers finish, the second ends them with an error.
     """
-    with logs(log.log_level, log.log_format):
+    with logs(log.log_level, log.log_format), telemetry(log.otel) as tracer:
         http_options = pictures.http(connections.onto(http.options()))
         load = pictures.load(model_flags.options(sampling.given()), http.preparing)
         options = scheduling.options(http.client_timeout)
-        return _serve(model, load, http_options, options, _console(log.log_format))
+        return _serve(model, load, http_options, options, _console(log.log_format), tracer)
 
 
 def _console(form: LogForm) -> Console:
@@ -274,6 +281,7 @@ def _serve(
     http_options: HttpOptions,
     wanted: ServiceOptions,
     console: Console,
+    tracer: Tracer | None,
 ) -> int:
     use_one_heap()
     found = opened(model, load)
@@ -295,9 +303,19 @@ def _serve(
     def announce(address: tuple[str, int]) -> None:
         for line in greeting(found, address, len(http_options.api_keys), secure=http_options.tls is not None):
             console.print(line, markup=False)
+        notify("READY=1")
+
+    def observe(service: Service, app: App) -> None:
+        tell_of_stopping(service)
+        if tracer is not None:
+            from luce.http.request_spans import RequestSpans
+
+            RequestSpans(service, app, tracer, loaded.name)
 
     try:
-        orderly = trio.run(partial(run_server, loaded, options, http_options, listener, announce, _cut))
+        orderly = trio.run(
+            partial(run_server, loaded, options, http_options, listener, announce, _cut, observe)
+        )
     except Exception as error:
         if meant(error):
             raise
@@ -310,49 +328,3 @@ def _cut() -> None:
     """The end that nothing holds up; files need no more than the system does for every process."""
     os.write(2, b"luce: cut while a step or a picture was being computed\n")
     os._exit(EXIT_STOPPED)
-
-
-def describe(model: OpenedModel) -> list[str]:
-    """What is going to be served and what it takes."""
-    plan = model.plan.options
-    images = "text and pictures" if model.config.vision is not None else "text only"
-    lines = [
-        f"model {model.name} from {model.files.path} ({model.files.form.value}), {images}",
-        f"{plan.slots} slots of {model.context} tokens, {plan.blocks} blocks of {plan.block_size}",
-    ]
-    if model.config.vision is not None:
-        lines.append(f"pictures of up to {model.decode_limits.max_pixels:,} pixels (--max-image-pixels)")
-    lines += [
-        "sampling where a request does not say, and who says so instead:",
-        *(f"  {line}" for line in model.defaults.lines()),
-        "memory:",
-    ]
-    return lines + [f"  {line}" for line in model.plan.lines()]
-
-
-def describe_budgets(options: ServiceOptions, capabilities: Capabilities) -> list[str]:
-    """What serving may take on top of the plan, little by little. ``options`` are :func:`settled`."""
-    park = park_budget(options.park_bytes, capabilities)
-    detail = "--park-memory" if options.park_bytes is not None else "--park-memory: a quarter of what is free"
-    rows = [
-        ("pictures kept", options.image_bytes or 0, "--image-memory"),
-        ("prefixes kept", options.prefix_bytes or 0, "--prefix-memory"),
-        ("parked requests", park, detail),
-    ]
-    return ["later, on top of the plan, at most:", *(f"  {line}" for line in size_lines(rows))]
-
-
-def greeting(
-    model: OpenedModel, address: tuple[str, int], keys: int = 0, *, secure: bool = False
-) -> list[str]:
-    """The URL, and a request that can be pasted, once a variable holds one of the ``keys`` that are taken."""
-    host, port = address
-    shown = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
-    url = f"http{'s' if secure else ''}://{shown}:{port}"
-    body = f'{{"model": "{model.name}", "messages": [{{"role": "user", "content": "Hello!"}}]}}'
-    wanted = "" if not keys else f"; {keys} API key{'s are' if keys > 1 else ' is'} taken"
-    shown_key = '-H "authorization: Bearer $API_KEY" ' if keys else ""
-    return [
-        f"serving {model.name} at {url}/v1{wanted}",
-        f"try: curl {url}/v1/chat/completions {shown_key}-H 'content-type: application/json' -d '{body}'",
-    ]

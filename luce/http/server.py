@@ -17,6 +17,7 @@ from luce.actors.service import Service
 from luce.engines.loaded import LoadedModel
 from luce.errors import ConfigError
 from luce.http.app import create_app
+from luce.http.asgi import App
 from luce.http.connections import serve_app
 from luce.http.options import HttpOptions
 
@@ -70,6 +71,7 @@ async def run_server(
     listener: socket.socket,
     announce: Callable[[tuple[str, int]], None],
     cut: Callable[[], None] | None = None,
+    observe: Callable[[Service, App], None] | None = None,
 ) -> bool:
     """Serve until a signal. The first one lets running answers finish, the second one ends them, a third one cuts.
 
@@ -82,6 +84,7 @@ async def run_server(
         announce: called once when requests are taken, with the address.
         cut: ends the process. Called from any thread when the server has not ended soon after ``abort_grace``, and from
             the handler of a third signal; without it the server waits for what is being computed.
+        observe: called once before requests are taken, with what may be listened to.
 
     Returns:
         True when everything that was begun has ended by itself or by the drain limit, False after a second signal.
@@ -101,6 +104,8 @@ async def run_server(
         await nursery.start(_run_service, service, failures)
         async with trio.open_nursery() as front:
             app = create_app(service, model, http_options)
+            if observe is not None:
+                observe(service, app)
             await front.start(serve_app, app, listener, http_options, stop)
             announce(address)
             await service.stopped()

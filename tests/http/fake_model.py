@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -17,6 +17,7 @@ from luce.engines.fake.pictures import make_picture
 from luce.engines.loaded import GenerationDefaults, LoadedModel
 from luce.engines.seam import PatchImage
 from luce.http.app import create_app
+from luce.http.asgi import App
 from luce.http.connections import serve_app
 from luce.http.options import HttpOptions
 from luce.http.server import listen
@@ -78,7 +79,12 @@ class Live:
 
 
 @asynccontextmanager
-async def live(engine: FakeEngine, http: HttpOptions | None = None, **options: Any) -> AsyncIterator[Live]:
+async def live(
+    engine: FakeEngine,
+    http: HttpOptions | None = None,
+    observe: Callable[[Service, App], object] | None = None,
+    **options: Any,
+) -> AsyncIterator[Live]:
     model = LoadedModel(
         name="fake",
         engine=engine,
@@ -92,6 +98,8 @@ async def live(engine: FakeEngine, http: HttpOptions | None = None, **options: A
     service = Service(model, ServiceOptions(**options))
     listener = listen(http)
     app = create_app(service, model, http)
+    if observe is not None:
+        observe(service, app)
     port = listener.getsockname()[1]
     server = Server(service, model, port, trio.Event(), trio.Event(), None, app.bodies)  # type: ignore[arg-type]
     async with trio.open_nursery() as nursery:
