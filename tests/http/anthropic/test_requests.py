@@ -293,6 +293,7 @@ BAD: list[tuple[Any, str]] = [
     (pictured(type="base64", media_type="text/plain", data=BASE64), f"{SOURCE}.data: the media type"),
     (pictured(type="base64", data=BASE64), f"{SOURCE}.media_type is missing"),
     (pictured(type="url", url="ftp://x/y.png"), f"{SOURCE}.url"),
+    (pictured(type="url", url="https://example.org/y.png"), f"{SOURCE}.url"),
     (pictured(type="file", file_id="x"), f"{SOURCE}.type"),
     (body(system=3), "system"),
     (body(system=[IMAGE]), "system[0].type"),

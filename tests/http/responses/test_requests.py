@@ -190,7 +190,7 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
     ),
     (
         {"input": [{"role": "user", "content": [IMAGE | {"detail": "low"}]}]},
-        "input[0].content[0].image_url.detail",
+        "input[0].content[0].detail",
         "",
     ),
     ({"input": [{"role": "user", "content": [IMAGE | {"file_id": "f"}]}]}, "input[0].content[0].file_id", ""),
@@ -215,7 +215,7 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
         "input[1]: encrypted_content",
     ),
     ({"input": [USER, gave(1, [said("x")])]}, "input[1].output[0].type", ""),
-    ({"input": "x" * 64}, "input", "the prompt has 64 tokens"),
+    ({"input": "x" * 64}, "input", "prompt is too long: the prompt has 64 tokens"),
     ({"instructions": 3}, "instructions", ""),
     ({"max_output_tokens": 0}, "max_output_tokens", "max_output_tokens must be at least 1"),
     ({"max_output_tokens": 63}, "max_output_tokens", "max_output_tokens is 63, but the prompt has 2"),

@@ -44,7 +44,8 @@ class InputText(_Strict, tag_field="type", tag="input_text", frozen=True):
 
 class InputImage(_Strict, tag_field="type", tag="input_image", frozen=True):
     image_url: str
-    detail: str | None = None
+    detail: Literal["auto", "high", "original"] | None = None
+    """Pictures are always read at full size."""
     file_id: None = None
     prompt_cache_breakpoint: Any = None
 
