@@ -1,4 +1,4 @@
-"""Bodies of the Messages and the Responses API with anything in any place: prepared, or refused by name; never a bug."""
+"""Bodies of the Messages and the Responses API with anything in any place: prepared or refused by name, never a bug."""
 
 from __future__ import annotations
 
