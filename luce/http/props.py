@@ -11,10 +11,10 @@ import attrs
 import msgspec
 from quart import Response, current_app
 
-from luce.actors.options import ServiceOptions
 from luce.actors.service import Service
 from luce.engines.loaded import LoadedModel
 from luce.http.addresses import addresses
+from luce.http.image_sources.hosts import HostRule
 from luce.http.options import HttpOptions
 
 __all__ = ["SCHEMA", "Props"]
@@ -71,6 +71,7 @@ class Props:
         found = self._model.engine.capabilities
         return {
             "images": found.images,
+            "image_urls": self._options.image_sources.schemes if found.images else (),
             "prefix_cache": self._service.loop.memory.cache.enabled,
             "parking": found.parking,
             "recomputable": found.recomputable,
@@ -136,10 +137,18 @@ class Props:
         }
 
 
-def _shown(options: HttpOptions | ServiceOptions) -> Mapping[str, Any]:
+def _shown(options: Any) -> Mapping[str, Any]:
     """Every option by name. What its class does not show is left out, and of a path only that there is one."""
-    values = {field.name: getattr(options, field.name) for field in attrs.fields(type(options)) if field.repr}
-    return {name: isinstance(value, PurePath) or value for name, value in values.items()}
+    fields = [field.name for field in attrs.fields(type(options)) if field.repr]
+    return {name: _value(getattr(options, name)) for name in fields}
+
+
+def _value(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_value(item) for item in value]
+    if isinstance(value, HostRule):
+        return str(value)
+    return _shown(value) if attrs.has(type(value)) else isinstance(value, PurePath) or value
 
 
 def _version() -> str | None:

@@ -34,6 +34,10 @@ DECODE_BYTES = 16
 the frame and its copy. Others take 4 to 12."""
 
 
+# Bounded here, by limits that an operator may raise; the library would warn and refuse by its own.
+Image.MAX_IMAGE_PIXELS = None
+
+
 @attrs.frozen
 class DecodeLimits:
     """Bounds of one picture as it is sent, before any resizing."""

@@ -18,6 +18,8 @@ from luce.charts.explorer import reachable
 from luce.charts.loader import load_chart
 from luce.engines.fake.engine import FakeEngine, fake_capabilities
 from luce.engines.fake.times import Times
+from luce.http.image_sources.hosts import HostRule
+from luce.http.image_sources.options import ImageSourceOptions
 from luce.http.options import HttpOptions
 from luce.http.props import _shown
 from tests.http.conftest import data_url, until
@@ -348,6 +350,23 @@ async def test_props_show_that_a_file_is_named_and_not_which() -> None:
         off: bool = False
 
     assert _shown(Named()) == {"certificate": True, "other": None, "off": False}  # type: ignore[arg-type]
+
+
+async def test_props_with_hosts_and_a_folder_for_pictures(tmp_path: Path) -> None:
+    """Options within options, too: a path is never said."""
+    sources = ImageSourceOptions(
+        hosts=(HostRule("example.org", 81), HostRule("*.example.net")), folder=tmp_path
+    )
+    for given, urls in ((sources, ["data", "http", "https", "file"]), (ImageSourceOptions(), ["data"])):
+        options = HttpOptions(image_sources=given)
+        async with live(FakeEngine(), options) as server, server.server.http() as client:
+            response = await client.get("/props")
+        props = response.json()
+        assert response.status_code == 200 and str(tmp_path) not in response.text
+        assert props["capabilities"]["image_urls"] == urls
+        shown = props["settings"]["http"]["image_sources"]
+        assert shown["hosts"] == [str(rule) for rule in given.hosts]
+        assert shown["folder"] is (True if given.folder else None)
 
 
 async def test_a_living_request_is_in_exactly_one_phase() -> None:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from luce.errors import RequestError
-from luce.vision.decode import DecodeLimits, decode_image
+from luce.vision.decode import DecodeLimits, check_image, decode_image
 from tests.vision.pictures import encode, gradient, noise, png_chunk, png_header
 
 
@@ -168,3 +168,13 @@ def test_a_picture_in_several_parts_is_its_first() -> None:
     first, second = (Image.fromarray(np.full((16, 16, 3), shade, np.uint8)) for shade in (40, 200))
     first.save(buffer, "MPO", save_all=True, append_images=[second])
     assert np.abs(decode_image(buffer.getvalue()).astype(int) - 40).max() < 4
+
+
+def test_the_librarys_own_bound_does_not_get_in_the_way_of_a_higher_one() -> None:
+    """It would warn over 89 million pixels and refuse over 179 million; files are bounded before it sees them."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Image._decompression_bomb_check((20_000, 20_000))
+    wide = blank_png(15_000)
+    assert check_image(wide, limits=DecodeLimits(max_pixels=300_000_000)) == ("PNG", 15_000, 15_000)
+    refused(wide, "at most 50000000 pixels")

@@ -52,6 +52,10 @@ class HostRule:
     port: int | None = None
     """None: the scheme's own, 80 or 443."""
 
+    def __str__(self) -> str:
+        name = f"[{self.name}]" if ":" in self.name else self.name
+        return name if self.port is None else f"{name}:{self.port}"
+
     def allows(self, url: RemoteUrl) -> bool:
         if url.port != (PORTS[url.scheme] if self.port is None else self.port):
             return False

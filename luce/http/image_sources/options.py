@@ -29,3 +29,9 @@ class ImageSourceOptions:
     """Folder below which ``file:`` URLs may point; None: no file is read."""
     max_total_bytes: int = 64 * MIB
     """Of all pictures of a request together."""
+
+    @property
+    def schemes(self) -> tuple[str, ...]:
+        """Of URLs that requests may name pictures by."""
+        remote = ("http", "https") if self.hosts else ()
+        return ("data", *remote, *(("file",) if self.folder is not None else ()))

@@ -27,11 +27,7 @@ def refuse_source(reference: ImageReference, options: ImageSourceOptions) -> Non
         RequestError: says what it takes.
     """
     scheme = scheme_of(reference.url or "")
-    if (
-        scheme == "data"
-        or (scheme in ("http", "https") and options.hosts)
-        or (scheme == "file" and options.folder)
-    ):
+    if scheme in options.schemes:
         return
     if scheme is None:
         said = "this is not a URL"
@@ -118,7 +114,9 @@ class ImageSources:
         if scheme_of(url) != "file":
             return await self._fetcher.fetch(url.strip(), self._max_bytes, take)
         assert self._options.folder is not None
-        data = await trio.to_thread.run_sync(_read, url.strip(), self._options.folder, field, self._max_bytes)
+        data = await trio.to_thread.run_sync(
+            _read, url.strip(), self._options.folder, field, self._max_bytes, abandon_on_cancel=True
+        )  # a file system that hangs must not hold the request up
         take(len(data))
         return data
 

@@ -103,7 +103,7 @@ def test_one_rule_for_every_host_is_still_for_its_port() -> None:
     ],
 )
 def test_rules(text: str, rule: HostRule) -> None:
-    assert parse_host_rule(text) == rule
+    assert parse_host_rule(text) == parse_host_rule(str(rule)) == rule
 
 
 @pytest.mark.parametrize(
