@@ -103,6 +103,9 @@ def file_source(path: Path, tables: Mapping[str, Any]) -> Source:
             if key.replace("_", "-") not in flags:
                 fault = f"{path}: [{name}] has no key {key!r}{_meant(key, flags, '{}')}"
                 raise ConfigError(fault, flag="--config")
+            if isinstance(table[key], list) and any(isinstance(one, list | dict) for one in table[key]):
+                fault = f"{path}: [{name}] {key}: must be a value or a list of values, without lists in it"
+                raise ConfigError(fault, flag="--config")
         values(app, commands, arguments)
 
     return read
