@@ -14,6 +14,8 @@ from tests.clients.scripts import Script, all_checks
     all_checks(
         Script("sdk", "openai_sync.py"),
         Script("sdk", "openai_trio.py"),
+        Script("sdk", "openai_responses.py"),
+        Script("sdk", "anthropic_messages.py"),
         Script("sdk", "litellm_openai.py"),
         Script("sdk", "langchain_openai_chat.py"),
     ),
