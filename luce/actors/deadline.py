@@ -49,6 +49,8 @@ def too_late(request: Request) -> DeadlineError:
 
 def _reached(request: Request) -> str:
     active = request.machine.active
+    if active("following"):
+        return "it still waited for the prompt that it shares with the first choice"
     if active("queued"):
         return "it still waited for a free slot"
     if request.num_generated:

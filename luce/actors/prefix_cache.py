@@ -19,7 +19,7 @@ from luce.actors.request import Request
 from luce.charts.interpreter import Step
 from luce.engines.seam import Engine, SlotWork, StoresStates, WorkKind, WorkOutcome
 from luce.scheduling.block_pool import BlockPool
-from luce.scheduling.capture_points import anchor_point, capture_points, next_cut
+from luce.scheduling.capture_points import anchor_point, capture_points, next_cut, shared_point
 from luce.scheduling.prefix_entry import Entry
 from luce.scheduling.prefix_index import PrefixIndex
 
@@ -118,11 +118,32 @@ class PrefixCache:
 
     def points(self, request: Request, start: int) -> tuple[int, ...]:
         """Where this request's prompt is captured on its way, from ``start`` on."""
-        if not self.enabled or request.keys is None or request.staged:
+        if not self.enabled or request.keys is None:
             return ()
+        if request.staged:
+            # Of a prompt in staged passes there is a state only when all of it is in its blocks.
+            return (request.prompt_rows - 1,) if request.followers else ()
         prompt = request.submission.prompt
         return capture_points(
-            request.keys, turn_ends=prompt.turn_ends, answer_start=prompt.answer_start, start=start
+            request.keys,
+            turn_ends=prompt.turn_ends,
+            answer_start=prompt.answer_start,
+            start=start,
+            shared=bool(request.followers),
+        )
+
+    def shares(self, request: Request) -> bool:
+        """Could others with the same prompt go on from what this request, a new one, leaves of it?"""
+        keys = request.keys
+        if not self.enabled or keys is None:
+            return False
+        point = shared_point(keys, request.submission.prompt.answer_start)
+        if request.first_text_row:
+            point = keys.before_image(request.prompt_rows - 1)
+        return (
+            point > 0
+            and point >= request.first_text_row
+            and self.capabilities.captured_bytes(point) <= self.budget
         )
 
     # -- while it runs --------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ FED: Mapping[str, frozenset[str]] = {
     "request": frozenset({
         "slot.granted", "chunk.done", "token", "step.failed", "image.ready", "encode.failed", "queue.expired",
         "cancel", "retired", "dropped", "client.full", "client.drained", "client.timeout",
-        "deadline.expired",
+        "deadline.expired", "lead.over",
         "park.save", "park.drop", "resume", "restore.failed", "adoption.failed",
     }),
     "loop": frozenset({
@@ -32,6 +32,7 @@ FED: Mapping[str, frozenset[str]] = {
 
 SPEAKS_FOR: Mapping[str, str] = {
     "loop": "loop", "encoder": "encoder", "request": "request", "requests": "request", "waiting": "request",
+    "followers": "request",
 }  # fmt: skip
 """Whose chart a message to a target reaches."""
 

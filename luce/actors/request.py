@@ -20,7 +20,7 @@ import attrs
 
 from luce.actors.answer import AnswerText
 from luce.actors.deadline import TimeLimit, too_late
-from luce.actors.mailbox import Mailbox
+from luce.actors.mailbox import Mailbox, Waker
 from luce.actors.messages import (
     AdoptionFailed,
     ChunkDone,
@@ -39,7 +39,7 @@ from luce.actors.messages import (
 )
 from luce.actors.request_guards import RequestGuards
 from luce.actors.request_timers import RequestTimers
-from luce.actors.submission import Submission, Usage, prefix_keys
+from luce.actors.submission import Handle, Submission, Timings, Usage, prefix_keys
 from luce.actors.token_buffer import Delta, End, TokenBuffer
 from luce.charts.interpreter import Configuration, Machine, Send
 from luce.engines.seam import Capabilities, SlotSpec
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from luce.scheduling.holds import Hold
     from luce.scheduling.prefix_keys import PrefixKeys
 
-__all__ = ["DROPPABLE", "Request", "SavedState", "Timings"]
+__all__ = ["DROPPABLE", "Request", "SavedState"]
 
 log = logging.getLogger("luce.request")
 
@@ -78,16 +78,6 @@ class SavedState:
     nbytes: int
 
 
-@attrs.define
-class Timings:
-    """Seconds on the server's clock; None until it happened."""
-
-    arrived: float
-    granted: float | None = None
-    first_token: float | None = None
-    ended: float | None = None
-
-
 class Request:
     """All the state of one request.
 
@@ -96,6 +86,8 @@ class Request:
         order: arrival number.
         wiring: the mailboxes and services of the other actors.
         limit: when its answer has to be complete.
+        waker: wakes its reader, who may read others besides.
+        follows: another request computes the prompt for both, and tells this one when it has.
     """
 
     def __init__(
@@ -106,14 +98,19 @@ class Request:
         answer: AnswerText,
         now: float,
         limit: TimeLimit | None = None,
+        waker: Waker | None = None,
+        follows: bool = False,
     ) -> None:
         self.submission = submission
         self.order = order
         self.limit = limit
+        self.follows = follows
+        self.followers: tuple[Request, ...] = ()
+        """Who waits for its prompt to be computed."""
         self.capabilities: Capabilities = wiring.capabilities
         self.timings = Timings(now)
         self.mailbox: Mailbox[RequestMessage] = Mailbox(wiring.turn)
-        self.buffer = TokenBuffer(wiring.options.buffer_limit, self._drained)
+        self.buffer = TokenBuffer(wiring.options.buffer_limit, self._drained, waker)
         self.machine = Machine(
             wiring.request_chart, RequestGuards(self), id=submission.id, observer=wiring.events.observe
         )
@@ -248,6 +245,12 @@ class Request:
             first = len(self.submission.prompt.token_ids)
             keys.extend(self._tokens[len(keys) - first : rows - first])
 
+    @property
+    def handle(self) -> Handle:
+        """For its client."""
+        asked = self.submission
+        return Handle(asked.id, self.usage, self.buffer, self.cancel, self.timings, asked.choice)
+
     # -- the task -------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
@@ -380,6 +383,10 @@ class Request:
                 self._wiring.loop.put(ToLoop(send.event, self))
             elif send.target == "encoder":
                 self._wiring.encoder.put(ToEncoder(send.event, self))
+            elif send.target == "followers":
+                followers, self.followers = self.followers, ()
+                for follower in followers:
+                    follower.mailbox.put(Plain(send.event))
             else:
                 assert send.target == "timer", send
                 self._timers.obey(send)

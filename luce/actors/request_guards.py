@@ -20,6 +20,11 @@ class RequestGuards:
         self._request = request
 
     @guard
+    def follows(self) -> bool:
+        """The first choice for its prompt computes it for this one, too."""
+        return self._request.follows
+
+    @guard
     def images_missing(self) -> bool:
         """Some picture that the prompt's rows to come need is not encoded yet."""
         return bool(self._request.missing_images)

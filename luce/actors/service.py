@@ -7,16 +7,18 @@ One nursery per layer: service ⊃ {step loop, encoder, timers, requests}. A req
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
 import trio
 
 from luce.actors.answer import AnswerText
 from luce.actors.budgets import image_budget
+from luce.actors.choices import Choices
 from luce.actors.deadline import time_limit
 from luce.actors.encoder import Encode, Encoder, EncoderGuards, on_worker_thread
 from luce.actors.free_memory import FreeMemory, machine_memory, recorded
-from luce.actors.mailbox import Mailbox, Turn
+from luce.actors.mailbox import Mailbox, Turn, Waker
 from luce.actors.messages import ToEncoder, ToLoop
 from luce.actors.options import ServiceOptions
 from luce.actors.protocol import FED, check_protocol
@@ -29,7 +31,7 @@ from luce.actors.token_buffer import End
 from luce.actors.wiring import Wiring
 from luce.charts.interpreter import Machine, Send
 from luce.charts.loader import load_chart
-from luce.engines.loaded import LoadedModel
+from luce.engines.loaded import LoadedModel, PreparedPrompt
 from luce.errors import CapacityError, DeviceError, RequestError
 from luce.scheduling.block_pool import blocks_for
 from luce.scheduling.plan import plan
@@ -175,25 +177,47 @@ class Service:
             RequestError: it can never fit, with the numbers.
             CapacityError: the queue is full, or the server is not serving.
         """
-        if not self.ready or self._requests_nursery is None:
+        return self.submit_all([submission], arrived).handles[0]
+
+    def submit_all(self, submissions: Sequence[Submission], arrived: float | None = None) -> Choices:
+        """Start requests that have one client, all or none. Of those with one prompt (the same object) the first one
+        computes it for all.
+
+        Args:
+            arrived: as for :meth:`submit`.
+
+        Raises:
+            RequestError: one of them, or all together, can never fit, with the numbers.
+            CapacityError: the queue has no room for all, or the server is not serving.
+        """
+        nursery = self._requests_nursery
+        if not self.ready or nursery is None:
             raise CapacityError(f"the server is {self.state}", retry_after=self.options.drain_timeout)
-        self._check_fits(submission)
-        slots = self.model.engine.capabilities.num_slots
-        if len(self.requests) >= slots + self.options.max_queued:
-            raise CapacityError(
-                f"the queue is full: {slots} requests run and {self.options.max_queued} wait (--queue)"
-            )
-        self._check_queue(len(submission.prompt.token_ids))
-        answer = AnswerText(self.model.tokenizer, submission)
+        for submission in submissions:
+            self._check_fits(submission)
+        self._check_queue(submissions)
+        answers = [AnswerText(self.model.tokenizer, submission) for submission in submissions]
         now = trio.current_time()
         arrived = now if arrived is None else arrived
-        limit = time_limit(submission.timeout, self.options.request_timeout, arrived)
-        request = Request(submission, next(self._orders), self._wiring, answer, now, limit)
-        self.requests[request.order] = request
-        self.arrivals[request.order] = arrived
-        request.start()
-        self._requests_nursery.start_soon(request.run)
-        return Handle(submission.id, request.usage, request.buffer, request.cancel, request.timings)
+        waker, leaders = Waker(), dict[int, Request]()
+        requests: list[Request] = []
+        for submission, answer in zip(submissions, answers, strict=True):
+            limit = time_limit(submission.timeout, self.options.request_timeout, arrived)
+            leader = leaders.get(id(submission.prompt))
+            follows = leader is not None and self.loop.memory.cache.shares(leader)
+            order = next(self._orders)
+            request = Request(submission, order, self._wiring, answer, now, limit, waker, follows)
+            if leader is None:
+                leaders[id(submission.prompt)] = request
+            elif follows:
+                leader.followers += (request,)
+            requests.append(request)
+        for request in requests:
+            self.requests[request.order] = request
+            self.arrivals[request.order] = arrived
+            request.start()
+            nursery.start_soon(request.run)
+        return Choices(tuple(request.handle for request in requests))
 
     @property
     def max_queued_tokens(self) -> int:
@@ -201,14 +225,26 @@ class Service:
         most = self.options.max_queued_tokens
         return 16 * self.model.engine.capabilities.max_context if most is None else most
 
-    def _check_queue(self, tokens: int) -> None:
-        """Prompts that wait take memory, pictures above all: bound it by what they hold, not by their number alone."""
-        most = self.max_queued_tokens
-        queued = [r.prompt_rows for r in self.requests.values() if r.machine.active("queued")]
-        waiting = sum(queued[len(self.loop.memory.free_slots) :])  # the first ones are about to have a slot
-        if waiting and waiting + tokens > most:
+    def _check_queue(self, submissions: Sequence[Submission]) -> None:
+        """Is there room for all of them? Prompts that wait take memory, pictures above all: they are bounded by what
+        they hold, not by their number alone. What several choices share they hold once."""
+        slots, most = self.model.engine.capabilities.num_slots, self.options.max_queued
+        if len(submissions) > slots + most:
+            raise RequestError(
+                f"{len(submissions)} choices are asked for: this server runs {slots} requests and lets {most} wait "
+                "(--queue)",
+                field="n",
+            )
+        if len(self.requests) + len(submissions) > slots + most:
+            raise CapacityError(f"the queue is full: {slots} requests run and {most} wait (--queue)")
+        queued = [r.submission.prompt for r in self.requests.values() if r.machine.active("waiting")]
+        waiting = _tokens(
+            queued[len(self.loop.memory.free_slots) :]
+        )  # the first ones are about to have a slot
+        tokens, limit = _tokens(submission.prompt for submission in submissions), self.max_queued_tokens
+        if waiting and waiting + tokens > limit:
             raise CapacityError(
-                f"the queue is full: prompts of {waiting} tokens wait, {tokens} more would exceed {most} "
+                f"the queue is full: prompts of {waiting} tokens wait, {tokens} more would exceed {limit} "
                 "(--queue-tokens)"
             )
 
@@ -260,3 +296,8 @@ class Service:
         for request in self.requests.values():
             if not request.buffer.ended:
                 request.buffer.end(End("error", DeviceError("the server failed; see its log")))
+
+
+def _tokens(prompts: Iterable[PreparedPrompt]) -> int:
+    """Of all of them, each object counted once."""
+    return sum(len(prompt.token_ids) for prompt in {id(prompt): prompt for prompt in prompts}.values())

@@ -234,10 +234,12 @@ class SlotMemory:
         self.pool.extend(hold, blocks_for(rows, self.capabilities.block_size))
         self.work.append((SlotWork(WorkKind.IMPORT, request.slot, rows, NO_HANDLE, hold.table), request))
 
-    def end_import(self, request: Request) -> None:
-        """The prompt is in its blocks."""
+    def end_import(self, request: Request) -> bool:
+        """The prompt is in its blocks. True: a copy for those that wait for it is to be made first."""
+        assert request.slot is not None
         request.imported = True
         self.computed([(request, request.next_row)])
+        return self.is_captured(request.slot)
 
     # -- parking --------------------------------------------------------------------------------------------------
 

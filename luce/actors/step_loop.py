@@ -33,6 +33,7 @@ from luce.actors.messages import (
     Token,
     ToLoop,
 )
+from luce.actors.queue_order import enqueue
 from luce.actors.request import Request
 from luce.actors.slot_memory import SlotMemory, WorkItem
 from luce.actors.wiring import Wiring
@@ -40,14 +41,7 @@ from luce.actors.work_results import end_work
 from luce.charts.guards import guard
 from luce.charts.interpreter import Machine, Send
 from luce.charts.loader import load_chart
-from luce.engines.seam import (
-    Engine,
-    Outcome,
-    Segment,
-    SegmentKind,
-    StepPlan,
-    WorkOutcome,
-)
+from luce.engines.seam import Engine, Outcome, Segment, SegmentKind, StepPlan, WorkOutcome
 from luce.errors import CapacityError, DeviceError, LuceError
 from luce.scheduling.plan import plan
 from luce.scheduling.staged_passes import StagedPass, pass_after, pass_limits, without
@@ -172,7 +166,7 @@ class StepLoop:
         request = message.request
         if message.event == "admit":
             assert request is not None
-            self.waiting[request.order] = request
+            enqueue(self.waiting, request.order, request)
         elif message.event == "retire":
             assert request is not None
             self._retire(request)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable
 
 import attrs
 import numpy as np
@@ -15,10 +14,7 @@ from luce.engines.seam import Capabilities, ImageSpan, PatchImage
 from luce.sampling.parameters import SamplingParams
 from luce.scheduling.prefix_keys import PrefixKeys, prefix_namespace
 
-if TYPE_CHECKING:
-    from luce.actors.request import Timings
-
-__all__ = ["Handle", "Submission", "Usage", "prefix_keys"]
+__all__ = ["Handle", "Submission", "Timings", "Usage", "prefix_keys"]
 
 
 @attrs.frozen(eq=False)
@@ -26,7 +22,7 @@ class Submission:
     """One request, prepared: nothing in it needs CPU-heavy work any more."""
 
     id: str
-    """User-visible request id."""
+    """Of this request alone. User-visible."""
     prompt: PreparedPrompt
     images: tuple[PatchImage, ...]
     params: SamplingParams
@@ -43,6 +39,17 @@ class Submission:
     """Requests of different salts share no cached prefix."""
     keys: PrefixKeys | None = attrs.field(default=None, repr=False)
     """Names of the prompt's prefixes (:func:`prefix_keys`), made beforehand: that takes a while for long ones."""
+    n: int = 1
+    """Choices that are asked for with this prompt, see `choices.py`."""
+    choice: int = 0
+    """Which of them this is."""
+    first: str | None = None
+    """Id of the first choice, if it is another one."""
+
+    @property
+    def answer(self) -> str:
+        """Id of the answer that it is a part of."""
+        return self.first or self.id
 
     def without_pictures(self) -> Submission:
         """The same with no pictures in it, nor in its prompt."""
@@ -93,6 +100,16 @@ class Usage:
     """Of the prompt, those whose rows came from the prefix cache when the request first got a slot."""
 
 
+@attrs.define
+class Timings:
+    """Seconds on the server's clock; None until it happened."""
+
+    arrived: float
+    granted: float | None = None
+    first_token: float | None = None
+    ended: float | None = None
+
+
 @attrs.frozen(eq=False)
 class Handle:
     """A running request as its client sees it. Cancel it, or read to the :class:`End`; never just forget it."""
@@ -104,6 +121,8 @@ class Handle:
     _cancel: Callable[[], None]
     timings: Timings
     """To be read only."""
+    choice: int = 0
+    """Which of several choices for one prompt it is."""
 
     @property
     def prompt_tokens(self) -> int:
@@ -122,6 +141,15 @@ class Handle:
     async def next(self) -> Delta | End:
         """The next piece of the answer, then its end. Cancelling this wait cancels nothing but the wait."""
         return await self._buffer.get()
+
+    def take(self) -> Delta | End | None:
+        """What :meth:`next` gives, without waiting; None when there is nothing yet."""
+        return self._buffer.take()
+
+    def arrival(self) -> Awaitable[None]:
+        """Await it at once, when :meth:`take` has found nothing: returns when there may be something, here or for
+        another request that was submitted together with this one."""
+        return self._buffer.arrival()
 
     def cancel(self) -> None:
         """The client is gone: free the slot within one step. Safe at any time, any number of times."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["PHASES", "REASONS", "LiveRequest", "RequestTallies"]
 
-PHASES: Final = ("queued", "encoding", "staging", "decoding", "parked", "ending")
+PHASES: Final = ("following", "queued", "encoding", "staging", "decoding", "parked", "ending")
 """States of `request.scxml` of which a living request is in exactly one."""
 
 REASONS: Final = ("stop", "length", "abort", "error")

@@ -8,7 +8,7 @@ that, and its slot is free for others however slowly its client reads. A full bu
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 import attrs
@@ -48,15 +48,16 @@ class TokenBuffer:
     Args:
         limit: deltas that may wait before the client counts as stalled.
         on_drained: called once when a full buffer has been read down to half.
+        waker: wakes the reader; buffers that one reader reads in turn have one in common.
     """
 
-    def __init__(self, limit: int, on_drained: Callable[[], None]) -> None:
+    def __init__(self, limit: int, on_drained: Callable[[], None], waker: Waker | None = None) -> None:
         self._limit = limit
         self._on_drained = on_drained
         self._items: deque[Delta] = deque()
         self._end: End | None = None
         self._full = False
-        self._waker = Waker()
+        self._waker = Waker() if waker is None else waker
         self.last_read = trio.current_time()
         """When the client last took a piece; before that, when the request was made."""
         self.tokens = 0
@@ -95,10 +96,19 @@ class TokenBuffer:
 
     async def get(self) -> Delta | End:
         """The next piece; after the last one the end, for ever."""
-        while not self._items:
-            if self._end is not None:
-                return self._end
-            await self._waker.sleep()
+        while (item := self.take()) is None:
+            await self.arrival()
+        return item
+
+    def arrival(self) -> Awaitable[None]:
+        """Await it at once, when :meth:`take` has found nothing: returns when there may be something, in this buffer or
+        in another one with the same waker."""
+        return self._waker.sleep()
+
+    def take(self) -> Delta | End | None:
+        """What :meth:`get` gives, without waiting; None when there is nothing yet."""
+        if not self._items:
+            return self._end
         delta = self._items.popleft()
         self.last_read = trio.current_time()
         if self._full and len(self._items) <= self._limit // 2:

@@ -22,6 +22,8 @@ def end_work(loop: StepLoop, request: Request, work: SlotWork, outcome: WorkOutc
     """A copy of a request's state was made, or failed."""
     if work.kind is WorkKind.CAPTURE:
         loop.memory.cache.captured(work, outcome)
+        if request.machine.active("staging_importing"):  # see `_end_import`
+            request.mailbox.put(Plain("prefix.imported"))
         return
     if work.kind is WorkKind.ADOPT:
         _end_adoption(loop, request, work, outcome)
@@ -65,10 +67,11 @@ def _end_adoption(loop: StepLoop, request: Request, work: SlotWork, outcome: Wor
 
 
 def _end_import(loop: StepLoop, request: Request, work: SlotWork, outcome: WorkOutcome) -> None:
-    """A staged prompt is in its blocks, or its request fails."""
+    """A staged prompt is in its blocks, or its request fails. Where others wait for it they are to find it once it goes
+    on: it is copied for them before that."""
     if outcome.error is not None:
         request.mailbox.put(StepFailed(DeviceError(outcome.error)))
         return
-    if work.slot not in loop.retiring:
-        loop.memory.end_import(request)
+    if work.slot not in loop.retiring and loop.memory.end_import(request):
+        return
     request.mailbox.put(Plain("prefix.imported"))

@@ -19,7 +19,7 @@ from typing import Generic, Protocol, TypeVar
 
 import attrs
 
-from luce.charts.interpreter import Configuration, initial, outcomes
+from luce.charts.interpreter import Configuration, entries, outcomes
 from luce.charts.model import Chart
 from luce.errors import ChartError, IllegalEvent
 
@@ -159,12 +159,10 @@ def reachable(chart: Chart, *, limit: int | None = None) -> tuple[Configuration,
         limit: how many ways from one configuration to another are tried at most; None for charts of our own.
 
     Raises:
-        ChartError: there are more, or entering the chart asks a guard.
+        ChartError: there are more.
     """
-    start = initial(chart).then
-    assert start is not None
-    seen = {start: None}
-    work = [start]
+    seen = {entered.then: None for _, entered in entries(chart) if entered.then is not None}
+    work = list(seen)
     tried = 0
     events = sorted(chart.events)
     for here in work:

@@ -32,6 +32,7 @@ __all__ = [
     "Step",
     "StepFields",
     "advance",
+    "entries",
     "initial",
     "outcomes",
 ]
@@ -157,6 +158,26 @@ def initial(chart: Chart, guards: Callable[[str], bool] | None = None) -> Outcom
     step = run_macrostep(chart, (), {}, None, guards or _no_guards)
     assert step is not None
     return Outcome(_intern(chart, step), step.sends)
+
+
+def entries(chart: Chart) -> Iterator[tuple[Mapping[str, bool], Outcome]]:
+    """Every way to enter the chart: the guards asked with their answers, and where that leads."""
+
+    def walk(known: Mapping[str, bool]) -> Iterator[tuple[Mapping[str, bool], Outcome]]:
+        def ask(name: str) -> bool:
+            if name not in known:
+                raise _NeedGuardError(name)
+            return known[name]
+
+        try:
+            entered = initial(chart, ask)
+        except _NeedGuardError as need:
+            for answer in (True, False):
+                yield from walk({**known, need.name: answer})
+        else:
+            yield known, entered
+
+    yield from walk({})
 
 
 def _no_guards(name: str) -> bool:

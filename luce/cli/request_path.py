@@ -10,7 +10,9 @@ from luce.trace.events import EventRecord
 
 __all__ = ["Stay", "request_path"]
 
-PHASES = ("queued", "encoding", "staging", "decoding", "parked", "finished", "failed", "cancelled")
+PHASES = (
+    "following", "queued", "encoding", "staging", "decoding", "parked", "finished", "failed", "cancelled",
+)  # fmt: skip
 """Of `request.scxml`, by the names of their outermost states."""
 ENDS = PHASES[-3:]
 

@@ -26,7 +26,7 @@ from luce.http.http_tallies import HttpTallies
 __all__ = ["Metrics"]
 
 RUNNING = ("encoding", "staging", "decoding")
-WAITING = ("queued", "parked")
+WAITING = ("following", "queued", "parked")
 """Phases that vLLM's two gauges mean: its preempted requests wait."""
 
 

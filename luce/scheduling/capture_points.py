@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from luce.scheduling.prefix_keys import PrefixKeys
 
-__all__ = ["SPACING", "STRIDE", "anchor_point", "capture_points", "next_cut"]
+__all__ = ["SPACING", "STRIDE", "anchor_point", "capture_points", "next_cut", "shared_point"]
 
 STRIDE = 1024
 """Tokens."""
@@ -29,11 +29,13 @@ def capture_points(
     start: int = 0,
     stride: int = STRIDE,
     spacing: int = SPACING,
+    shared: bool = False,
 ) -> tuple[int, ...]:
     """Positions at which the state of a prompt is worth capturing, ascending.
 
-    All lie behind ``start``, none lies inside a picture, and the last is :func:`anchor_point`, if that lies behind
-    ``start``. So the prompt's last row, which every request computes, always comes after them.
+    All lie behind ``start``, none lies inside a picture, and the last is :func:`anchor_point`, or :func:`shared_point`
+    where that is wanted, if it lies behind ``start``. So the prompt's last row, which every request computes, always
+    comes after them.
 
     Args:
         keys: of the prompt.
@@ -42,6 +44,7 @@ def capture_points(
         start: rows that come from the cache.
         stride: tokens; 0 for none of these.
         spacing: tokens; turn ends that are nearer to the next point are left out.
+        shared: others wait to go on from where this prompt ends.
     """
     anchor = anchor_point(keys, answer_start)
     fixed = {anchor, *keys.image_ends}
@@ -57,6 +60,8 @@ def capture_points(
         if following - end >= spacing:
             kept.append(end)
             following = end
+    if shared and (last := shared_point(keys, answer_start, spacing=spacing)) > start:
+        kept.append(last)
     return tuple(sorted({*points, *kept}))
 
 
@@ -66,6 +71,15 @@ def anchor_point(keys: PrefixKeys, answer_start: int | None = None) -> int:
     """
     last = max(len(keys) - 1, 0)
     return keys.before_image(last if answer_start is None else min(answer_start, last))
+
+
+def shared_point(keys: PrefixKeys, answer_start: int | None = None, *, spacing: int = SPACING) -> int:
+    """Up to where others with the same prompt are to share it: the anchor, which is captured anyway, unless computing
+    what is behind it again would cost them more than ``spacing`` tokens each; then the last row, or the place before
+    the picture that it lies in. 0 when nothing can be shared."""
+    anchor = anchor_point(keys, answer_start)
+    last = keys.before_image(max(len(keys) - 1, 0))
+    return last if last - anchor > spacing else anchor
 
 
 def next_cut(position: int, points: Sequence[int]) -> int | None:

@@ -11,6 +11,7 @@ compares whole prefixes. Pure; appending tokens hashes only the blocks that they
 
 from __future__ import annotations
 
+import copy
 import struct
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
@@ -81,6 +82,13 @@ class PrefixKeys:
         self._chain = [blake2b(b"luce prefix 1" + root, digest_size=DIGEST_SIZE).digest()]
         self._whole = struct.pack("<i", block_size)
         self._hash_blocks()
+
+    def copy(self) -> PrefixKeys:
+        """The same keys, of a sequence that goes on in another way. Hashes nothing."""
+        twin = copy.copy(self)
+        twin._content = self._content[: self._length].copy()
+        twin._chain = self._chain.copy()
+        return twin
 
     def __len__(self) -> int:
         """Tokens."""

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import trio
 
+from luce.actors.choices import Choices
 from luce.actors.free_memory import FreeMemory, machine_memory
 from luce.actors.options import ServiceOptions
 from luce.actors.service import Service
@@ -129,6 +130,29 @@ async def read(handle: Handle, until: int | None = None) -> Answer:
     return Answer("".join(pieces), tuple(tokens), item, tuple(pieces))
 
 
+async def read_choices(choices: Choices, until: int | None = None) -> list[Answer]:
+    """Read all of one client's choices as they come, to the end, or for ``until`` pieces together and then cancel."""
+    pieces: list[list[Delta]] = [[] for _ in choices.handles]
+    while True:
+        came = 0
+        for handle, mine in zip(choices.handles, pieces, strict=True):
+            while isinstance(item := handle.take(), Delta):
+                mine.append(item)
+                came += 1
+        if until is not None and sum(map(len, pieces)) >= until:
+            choices.cancel()
+        if all(handle.take() is not None for handle in choices.handles):
+            break
+        if not came:
+            await choices.arrival()
+    answers = []
+    for handle, mine in zip(choices.handles, pieces, strict=True):
+        texts, tokens = tuple(piece.text for piece in mine), [t for piece in mine for t in piece.tokens]
+        assert handle.end is not None
+        answers.append(Answer("".join(texts), tuple(tokens), handle.end, texts))
+    return answers
+
+
 async def read_all(service: Service, submissions: Sequence[Submission]) -> list[Answer]:
     """All at once; answers in the order of the submissions."""
     answers: dict[int, Answer] = {}
@@ -199,7 +223,7 @@ def check_clean(service: Service, engine: FakeEngine) -> None:
 def path_of(service: Service, request: str) -> list[str]:
     """The phases that a request went through, in order."""
     known = (
-        "queued", "encoding", "staging_chunk", "staging_wait_rows", "staging_ready",
+        "following", "queued", "encoding", "staging_chunk", "staging_wait_rows", "staging_ready",
         "staging_in_pass", "staging_importing", "decoding", "parked_saved", "parked_dropped",
         "ending_finished", "ending_failed", "ending_cancelled", "finished", "failed", "cancelled",
     )  # fmt: skip

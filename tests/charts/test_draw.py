@@ -31,11 +31,12 @@ def test_everything_is_drawn(name: str) -> None:
 def test_arrows_say_what_the_file_says() -> None:
     dot = to_dot(load_chart("request"))
     assert (
-        '"queued" -> "ending_failed" [label="queue.expired", tooltip="Waited too long, or the server drains'
-        in dot
+        '"arrival" -> "ending_failed" [label="queue.expired", ltail="cluster_waiting", '
+        'tooltip="Waited too long, or the server drains' in dot
     )
     assert '"decoding" -> "ending_finished" [label="token [stop_reached]"];' in dot
-    assert "entry / loop!admit, queue.expired in 300 s\\lexit / stop queue.expired" in dot
+    assert "entry / queue.expired in 300 s\\lexit / stop queue.expired" in dot
+    assert "entry / loop!admit" in dot
     assert '[label="cancel", ltail="cluster_live"];' in dot
     assert '"parked_saved" -> "decoding" [label="resume / loop!rows.ready"' in dot
 

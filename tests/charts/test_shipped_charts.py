@@ -8,7 +8,7 @@ from luce.charts.explorer import reachable
 from luce.charts.interpreter import Configuration, outcomes
 from luce.charts.loader import chart_names, load_chart
 
-CHOICES = {"request": {"encoding_enter", "staging_enter"}}
+CHOICES = {"request": {"arrival", "encoding_enter", "staging_enter"}}
 
 
 def step(here: Configuration, event: str) -> list[Configuration]:
@@ -27,7 +27,7 @@ def test_every_state_is_reached_and_no_live_one_is_stuck(name: str) -> None:
 
 
 def test_request_has_the_configurations_of_the_notes() -> None:
-    assert len(reachable(load_chart("request"))) == 32
+    assert len(reachable(load_chart("request"))) == 34
 
 
 def test_cancel_ends_a_request_from_everywhere() -> None:

@@ -11,8 +11,7 @@ import numpy as np
 import trio
 from PIL import Image
 
-from luce.actors.request import Timings
-from luce.actors.submission import Handle, Submission, Usage
+from luce.actors.submission import Handle, Submission, Timings, Usage
 from luce.actors.token_buffer import Delta, End, TokenBuffer
 from luce.engines.loaded import GenerationDefaults, LoadedModel
 from luce.engines.seam import Capabilities, ImageSpan, PatchImage, SampledToken

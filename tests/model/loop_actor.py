@@ -25,6 +25,8 @@ class LoopActor(Actor):
         event, number = message[0], message[1] if len(message) > 1 else None
         if event == "admit":
             loop.waiting += (number,)
+            if "late-place" not in self.planted:
+                loop.waiting = tuple(sorted(loop.waiting, key=self._order))
         elif event == "retire":
             self._retire(self.world.requests[number])
         self.feeds(event, number)
@@ -47,6 +49,9 @@ class LoopActor(Actor):
                 self.post(world.requests[number], send.event)
         if loop.here.finished:
             world.encoder.mailbox += (("stop", None),)
+
+    def _order(self, number: int) -> int:
+        return self.world.requests[number].order
 
     # -- slots and blocks
 

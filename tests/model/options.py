@@ -27,6 +27,8 @@ class Shape:
     """Prompt rows after which its state is copied for the prefix cache."""
     whole: bool = False
     """Its pictures are taken whole, in staged passes."""
+    leader: int | None = None
+    """Number of the request whose prompt is its own: it comes with that one, and waits for it to be computed."""
 
 
 @attrs.frozen

@@ -91,8 +91,9 @@ class Planning(LoopActor):
         request = self.world.requests[number]
         if "closed" in loop.here.active:
             raise Violation(f"request {number} is granted a slot after the drain")
-        if loop.waiting[0] != number:
-            raise Violation(f"request {number} overtakes request {loop.waiting[0]}")
+        oldest = min(loop.waiting, key=self._order)
+        if oldest != number:
+            raise Violation(f"request {number} overtakes request {oldest}")
         if loop.parked:
             raise Violation(f"request {number} overtakes the parked request {min(loop.parked)}")
         loop.waiting = loop.waiting[1:]

@@ -10,9 +10,9 @@ is then still found, and so are the deadlocks and illegal events; what is left o
 `test_system.py` compares both explorations on all its scenarios.
 
 What makes a delivery matter to others:
-- a request's: it starts pictures, or enters `ending` while the encoder may ask about that (a picture of it is queued or
-  encoded, or its `encode` is under way), or gives pictures back that others may ask for; it wakes an idle loop, where
-  the first message decides; it stops a timer that may fire before that;
+- a request's: it tells those that follow it to go on; it starts pictures, or enters `ending` while the encoder may ask
+  about that (a picture of it is queued or encoded, or its `encode` is under way), or gives pictures back that others
+  may ask for; it wakes an idle loop, where the first message decides; it stops a timer that may fire before that;
 - the loop's: it sends something to requests that are not ending (drain, abort, an arrival after them), or stops
   its timer, or retires a request before a result of it arrives that else would be captured;
 - the encoder's: everything but a drop that takes nothing from anybody.
@@ -79,6 +79,8 @@ def _unseen(world: World, request: Request, outcome: Outcome, target: str, event
     """Does this send matter to nobody before it is handled?"""
     if target == "loop":
         return event in QUIET_IN_LOOP and "idle" not in world.loop.here.active
+    if target == "followers":
+        return not request.leads
     if target == "timer":
         return event not in request.timers or not world.options.fires(event)
     return event == "drop" and _nobody_asks(world, request)

@@ -14,12 +14,23 @@ __all__ = ["RequestTask"]
 
 class RequestTask(Actor):
     def submit(self, request: Request) -> None:
+        """Those that share its prompt come with it."""
+        group = [request, *self._followers(request)]
+        request.leads = len(group) > 1
+        for one in group:
+            self._enter(one)
+
+    def _followers(self, request: Request) -> list[Request]:
+        return [other for other in self.world.requests if other.shape.leader == request.number]
+
+    def _enter(self, request: Request) -> None:
         images = len(request.shape.spans)
         request.order = self.world.submitted
         request.arrived = (False,) * images
         request.start_at(0)
         self.world.submitted += 1
-        outcome = initial(self.charts["request"])
+        guards = RequestGuards(request)  # type: ignore[arg-type]
+        outcome = initial(self.charts["request"], lambda name: bool(getattr(guards, name)()))
         assert outcome.then is not None
         request.here = outcome.then
         self.seen.add(outcome.then)
@@ -38,8 +49,10 @@ class RequestTask(Actor):
         request.here, sends = self.feed(name, request.here, message[0], RequestGuards(request))  # type: ignore[arg-type]
         self._deliver(request, sends)
         if request.final:
-            # The client's side may speak at any time; its last words are dropped with the mailbox.
-            left = [m[0] for m in request.mailbox if m[0] not in ("cancel", "client.drained")]
+            # The client's side, and a request that leads, may speak at any time; what they say last is dropped with the
+            # mailbox.
+            late = ("cancel", "client.drained", "lead.over")
+            left = [m[0] for m in request.mailbox if m[0] not in late]
             if left or request.timers:
                 raise Violation(f"request {request.number} is final with {left or request.timers} left")
             request.mailbox = ()
@@ -47,7 +60,7 @@ class RequestTask(Actor):
             request.arrived = ()
             request.next_row = request.computed_rows = request.num_generated = request.folded = 0
             request.finish, request.slot, request.full, request.cancelled = None, None, False, False
-            request.staged = request.layers_left = request.imported = False
+            request.staged = request.layers_left = request.imported = request.leads = False
 
     def outcome(self, request: Request) -> Outcome:
         """What its next message does to its chart. Takes the message in: for a copy."""
@@ -84,6 +97,12 @@ class RequestTask(Actor):
                 self.world.loop.mailbox += ((send.event, request.number),)
             elif send.target == "encoder":
                 self.world.encoder.mailbox += ((send.event, request.number),)
+            elif send.target == "followers":
+                told = self._followers(request) if request.leads and "no-lead" not in self.planted else ()
+                request.leads = False
+                for follower in told:
+                    if not follower.final:  # else its mailbox is closed
+                        follower.mailbox += ((send.event,),)
             else:
                 assert send.target == "timer"
                 options = self.world.options

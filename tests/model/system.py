@@ -23,6 +23,8 @@ Planted defects, each of which the exploration must find:
     echoes          a chunk is reported twice, once with no rows
     grants-closed   the policy is told that the server still admits
     no-capture-wait the next chunk does not wait for a copy that is to be made before it
+    late-place      a choice that has waited for another one's prompt is put behind those that came after it
+    no-lead         a request that computes a prompt for others never tells them
     stay-in-pass    rows of a request that has ended stay in the pass
 Defects of a chart are planted by `Options.charts`.
 """
@@ -183,6 +185,8 @@ class System:
         options = self.options
         name = f"client {request.number}"
         if request.here is None:
+            if request.follows:
+                return  # it comes with the one that leads
             if world.drains == options.drains or (options.late_submits and not world.loop.here.finished):
                 yield f"{name} submits"
             return

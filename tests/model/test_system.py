@@ -54,6 +54,9 @@ WHOLE_TWO = Shape(prompt_rows=3, spans=((0, 1), (1, 1)), max_tokens=1, whole=Tru
 WHOLE_AGAIN = attrs.evolve(WHOLE, recomputable=True)
 PASSES: dict[str, Any] = {"layers": 2}
 
+# A further choice for the prompt of request 0.
+CHOICE = attrs.evolve(SHORT, leader=0)
+
 SCENARIOS = {
     "nothing goes wrong": Options((TWO_CHUNKS, TWO_IMAGES)),
     "three requests, two slots": Options((SHORT, SHORT, IMAGE)),
@@ -136,6 +139,27 @@ SCENARIOS = {
     "prefixes of two are captured, one after a picture": Options(
         (CAPTURED, CAPTURED_IMAGE), hits=1, copy_failures=1, keeps_answers=True
     ),
+    "two choices, both are cancelled, each alone": Options((TWO_CHUNKS, CHOICE), hits=1, cancels=2),
+    "two choices, one slot, another request behind them": Options(
+        (SHORT, CHOICE, SHORT), slots=1, hits=1, cancels=2
+    ),
+    "two choices, the queue and a limit run out": Options(
+        (SHORT, CHOICE), slots=1, hits=1, queue_timeouts=True, deadlines=2
+    ),
+    "two choices, a step fails, a prefix is no good": Options(
+        (TWO_CHUNKS, attrs.evolve(TWO_CHUNKS, leader=0)), hits=1, step_failures=1, copy_failures=1
+    ),
+    "two choices that show a picture, which fails": Options(
+        (SHARED, attrs.evolve(SHARED, leader=0)), cancels=2, image_failures=1
+    ),
+    "two choices, then drain": Options((SHORT, CHOICE), hits=1, drains=2),
+    "three choices, two slots": Options((TEXT, CHOICE, CHOICE), hits=1, cancels=1),
+    "pressure, two choices are dropped": Options(
+        (LONG, attrs.evolve(LONG, leader=0)), hits=1, cancels=2, **TIGHT
+    ),
+    "staged, two choices": Options(
+        (WHOLE_SHORT, attrs.evolve(WHOLE_SHORT, leader=0)), hits=1, cancels=2, copy_failures=1, **PASSES
+    ),
     "pressure, prefixes are captured and found": Options(
         (LONG, attrs.evolve(LONG, prompt_rows=2, capture_points=(1,))),
         hits=1,
@@ -147,7 +171,7 @@ SCENARIOS = {
 }
 
 # A client cannot stall before there is anything to read.
-BEFORE_TOKENS = {"queued", "encoding", "staging"}
+BEFORE_TOKENS = {"waiting", "encoding", "staging"}
 
 
 @pytest.fixture(scope="module")
@@ -189,7 +213,7 @@ def test_every_configuration_was_visited(visited: dict[str, set[Configuration]])
             assert name == "request", here
             assert stalled_early, here
             left_out.append(here)
-    assert len(left_out) == 6, left_out
+    assert len(left_out) == 7, left_out
     print("\nleft out:", *(" ".join(here.states) for here in left_out), sep="\n  ")
 
 
@@ -252,6 +276,7 @@ DEFECTS = {
         "a plan holds a row of slot 1, which nobody holds",
     ),
     "overtake-parked": (Options((LONG, LONG, SHORT), saves=9, **TIGHT), "overtakes the parked request"),
+    "late-place": (Options((TEXT, CHOICE, SHORT), slots=1), "request 2 overtakes request 1"),
 }
 
 
@@ -270,6 +295,13 @@ def test_not_waiting_for_dropped_is_found() -> None:
     charts = altered("request", held, "")
     fault = planted(Options((TEXT, IMAGE), cancels=1, charts=charts))
     assert "no transition for event 'dropped'" in fault.message
+
+
+def test_a_choice_that_nobody_tells_to_go_on_is_found() -> None:
+    system = System(Options((TEXT, CHOICE), planted=frozenset(["no-lead"])))
+    found = explore(system)
+    assert found.complete and not found.faults
+    assert found.stuck(system.done)
 
 
 def test_a_lost_wake_up_is_found() -> None:

@@ -96,6 +96,12 @@ class Request:
     staged: bool = False
     layers_left: bool = False
     imported: bool = False
+    leads: bool = False
+    """Others wait for its prompt to be computed."""
+
+    @property
+    def follows(self) -> bool:
+        return self.shape.leader is not None
 
     @property
     def capture_points(self) -> tuple[int, ...]:
@@ -197,6 +203,7 @@ class Request:
             self.staged,
             self.layers_left,
             self.imported,
+            self.leads,
         )
 
 
