@@ -279,8 +279,7 @@ class Request:
 
     def _let_go_of_pictures(self) -> None:
         """Patches and rows are large, and what refers to this request refers back to it (guards, token buffer): they
-        would stay until the garbage collector's next full round, which comes once in thousands of requests.
-        """
+        would stay until the garbage collector's next full round, which comes once in thousands of requests."""
         self.spec.image_rows = []
         self.submission = self.submission.without_pictures()
 

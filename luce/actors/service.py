@@ -14,7 +14,6 @@ import trio
 
 from luce.actors.answer import AnswerText
 from luce.actors.budgets import image_budget
-from luce.actors.choices import Choices
 from luce.actors.deadline import time_limit
 from luce.actors.encoder import Encode, Encoder, EncoderGuards, on_worker_thread
 from luce.actors.free_memory import FreeMemory, machine_memory, recorded
@@ -177,14 +176,19 @@ class Service:
             RequestError: it can never fit, with the numbers.
             CapacityError: the queue is full, or the server is not serving.
         """
-        return self.submit_all([submission], arrived).handles[0]
+        return self.submit_all([submission], arrived)[0]
 
-    def submit_all(self, submissions: Sequence[Submission], arrived: float | None = None) -> Choices:
+    def submit_all(
+        self, submissions: Sequence[Submission], arrived: float | None = None
+    ) -> tuple[Handle, ...]:
         """Start requests that have one client, all or none. Of those with one prompt (the same object) the first one
         computes it for all.
 
         Args:
             arrived: as for :meth:`submit`.
+
+        Returns:
+            the handles, in the same order, all to be read by one task: whichever has something wakes it.
 
         Raises:
             RequestError: one of them, or all together, can never fit, with the numbers.
@@ -217,7 +221,7 @@ class Service:
             self.arrivals[request.order] = arrived
             request.start()
             nursery.start_soon(request.run)
-        return Choices(tuple(request.handle for request in requests))
+        return tuple(request.handle for request in requests)
 
     @property
     def max_queued_tokens(self) -> int:

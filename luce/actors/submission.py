@@ -22,7 +22,7 @@ class Submission:
     """One request, prepared: nothing in it needs CPU-heavy work any more."""
 
     id: str
-    """Of this request alone. User-visible."""
+    """User-visible request id; of further choices the first one's with their number behind it."""
     prompt: PreparedPrompt
     images: tuple[PatchImage, ...]
     params: SamplingParams
@@ -43,13 +43,6 @@ class Submission:
     """Choices that are asked for with this prompt, see `choices.py`."""
     choice: int = 0
     """Which of them this is."""
-    first: str | None = None
-    """Id of the first choice, if it is another one."""
-
-    @property
-    def answer(self) -> str:
-        """Id of the answer that it is a part of."""
-        return self.first or self.id
 
     def without_pictures(self) -> Submission:
         """The same with no pictures in it, nor in its prompt."""

@@ -74,6 +74,7 @@ _BETWEEN = (
     10,
     40,
 )
+_CHOICES = (1, 2, 5, 10, 20)
 _WHOLE = (0.1, 0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920)
 
 
@@ -110,6 +111,8 @@ class RequestTallies:
     def __init__(self, service: Service) -> None:
         self.live: dict[str | int, LiveRequest] = {}
         """Every request whose chart is not final, by its id, in the order in which they came."""
+        self.request_choices = Histogram(_CHOICES)
+        """Of those that came, how many choices each asked for; further choices are no requests here."""
         self.prompt_tokens = 0
         """Of requests that have got their first token."""
         self.prefix_queries = 0
@@ -171,6 +174,8 @@ class RequestTallies:
         order = next(reversed(self._requests))  # it starts when it is entered there
         request = self._requests[order]
         assert request.submission.id == record.id, (request.submission.id, record.id)
+        if request.submission.choice == 0:
+            self.request_choices.add(request.submission.n)
         self.live[record.id] = LiveRequest(
             request, self._arrivals[order], record.t, record.configuration, record.t
         )

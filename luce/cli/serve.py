@@ -107,6 +107,9 @@ class HttpFlags:
     max_buffered_bodies: Annotated[
         int, SIZE, Parameter(group=HTTP, help="Request bodies held in memory at once; more get 503.")
     ] = HTTP_DEFAULTS.max_buffered_bytes
+    max_choices: Annotated[int, COUNT, Parameter(group=HTTP, help="Answers in one request, its n.")] = (
+        HTTP_DEFAULTS.max_choices
+    )
     body_timeout: Annotated[
         float,
         SECONDS,
@@ -147,6 +150,7 @@ class HttpFlags:
             cors_origins=origins(self.cors_origin),
             max_body_bytes=self.max_body,
             max_buffered_bytes=self.max_buffered_bodies,
+            max_choices=self.max_choices,
             body_timeout=self.body_timeout,
             keep_alive=self.keep_alive,
             idle_timeout=self.idle_timeout,

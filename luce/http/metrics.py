@@ -182,6 +182,11 @@ class _Reading(Collector):
             ),
             ("request_prompt_tokens", "Prompt tokens of whole answers.", "request_prompt_tokens"),
             ("request_generation_tokens", "Tokens of whole answers.", "request_generation_tokens"),
+            (
+                "request_params_n",
+                "Choices that requests asked for; each runs as a request.",
+                "request_choices",
+            ),
         ):
             yield self._histogram(f"vllm:{name}", says, getattr(tallies, values))
 

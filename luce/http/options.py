@@ -38,6 +38,8 @@ class HttpOptions:
     max_buffered_bytes: int = 256 * MIB
     """Bytes of bodies held at once over all requests, until each is prepared; one more is refused with 503. Not less
     than the largest body."""
+    max_choices: int = 8
+    """Answers that one request may ask for with ``n``."""
     max_images: int = 16
     """Pictures in one request, over all its messages."""
     max_image_bytes: int = 20 * MIB

@@ -95,6 +95,7 @@ class Props:
             "body_timeout": http.body_timeout,
             "max_body_bytes": http.max_body_bytes,
             "max_buffered_bytes": http.max_buffered_bytes,
+            "max_choices": http.max_choices,
             "max_images": http.max_images,
             "max_image_bytes": http.max_image_bytes,
             "max_image_pixels": getattr(getattr(self._model.preparer, "limits", None), "max_pixels", None),

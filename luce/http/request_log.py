@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import re
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
 import attrs
@@ -70,7 +70,7 @@ class RequestRecord:
         if not self.complete:
             yield "complete", False
         if self.handles:
-            yield from _work(self.handles[0], self.started, now)
+            yield from _work(self.handles, self.started, now)
         if len(self.handles) > 1:
             yield "answers", len(self.handles)
         yield "duration_s", round(now - self.started, 3)
@@ -91,14 +91,17 @@ class RequestRecord:
 _OUTCOMES = {"stop": "finished", "length": "finished", "cancelled": "cancelled", "error": "failed"}
 
 
-def _work(handle: Handle, started: float, now: float) -> Iterator[tuple[str, object]]:
+def _work(handles: Sequence[Handle], started: float, now: float) -> Iterator[tuple[str, object]]:
+    """Tokens of all answers, a prompt that several choices share counted once; all else is the first answer's."""
+    handle = handles[0]
     timings, end = handle.timings, handle.end
     yield "answer", handle.id
     if end is not None and _OUTCOMES[end.reason] == "finished":
         yield "finish", end.reason
-    yield "prompt_tokens", handle.prompt_tokens
-    yield "cached_tokens", handle.usage.cached_tokens
-    yield "completion_tokens", handle.completion_tokens
+    prompts = [one.usage for one in handles if one.choice == 0]
+    yield "prompt_tokens", sum(one.prompt_tokens for one in prompts)
+    yield "cached_tokens", sum(one.cached_tokens for one in prompts)
+    yield "completion_tokens", sum(one.completion_tokens for one in handles)
     waited_until = next(at for at in (timings.granted, timings.ended, now) if at is not None)
     yield "queue_s", round(waited_until - timings.arrived, 3)
     if timings.first_token is not None:

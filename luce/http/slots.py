@@ -19,7 +19,9 @@ __all__ = ["Slots"]
 
 class RequestState(Struct, frozen=True):
     id: str
-    """Of its answer."""
+    """Of its answer; further choices of one answer have their number behind it."""
+    choice: int
+    """Which of several for one prompt it is."""
     request_id: str | None
     """Its ``x-request-id``."""
     phase: str
@@ -75,6 +77,7 @@ def _state(live: LiveRequest, request_id: str | None, now: float) -> RequestStat
     rows = request.spec.image_rows
     return RequestState(
         id=request.submission.id,
+        choice=request.submission.choice,
         request_id=request_id,
         phase=live.phase,
         states=live.here,

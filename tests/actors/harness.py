@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 import trio
 
-from luce.actors.choices import Choices
 from luce.actors.free_memory import FreeMemory, machine_memory
 from luce.actors.options import ServiceOptions
 from luce.actors.service import Service
@@ -130,23 +129,24 @@ async def read(handle: Handle, until: int | None = None) -> Answer:
     return Answer("".join(pieces), tuple(tokens), item, tuple(pieces))
 
 
-async def read_choices(choices: Choices, until: int | None = None) -> list[Answer]:
+async def read_choices(choices: Sequence[Handle], until: int | None = None) -> list[Answer]:
     """Read all of one client's choices as they come, to the end, or for ``until`` pieces together and then cancel."""
-    pieces: list[list[Delta]] = [[] for _ in choices.handles]
+    pieces: list[list[Delta]] = [[] for _ in choices]
     while True:
         came = 0
-        for handle, mine in zip(choices.handles, pieces, strict=True):
+        for handle, mine in zip(choices, pieces, strict=True):
             while isinstance(item := handle.take(), Delta):
                 mine.append(item)
                 came += 1
         if until is not None and sum(map(len, pieces)) >= until:
-            choices.cancel()
-        if all(handle.take() is not None for handle in choices.handles):
+            for handle in choices:
+                handle.cancel()
+        if all(handle.take() is not None for handle in choices):
             break
         if not came:
-            await choices.arrival()
+            await choices[0].arrival()
     answers = []
-    for handle, mine in zip(choices.handles, pieces, strict=True):
+    for handle, mine in zip(choices, pieces, strict=True):
         texts, tokens = tuple(piece.text for piece in mine), [t for piece in mine for t in piece.tokens]
         assert handle.end is not None
         answers.append(Answer("".join(texts), tuple(tokens), handle.end, texts))

@@ -11,6 +11,7 @@ import numpy as np
 import trio
 from PIL import Image
 
+from luce.actors.mailbox import Waker
 from luce.actors.submission import Handle, Submission, Timings, Usage
 from luce.actors.token_buffer import Delta, End, TokenBuffer
 from luce.engines.loaded import GenerationDefaults, LoadedModel
@@ -234,12 +235,18 @@ class StubService:
     def ready(self) -> bool:
         return self.state == "ready"
 
-    def submit(self, submission: Submission, arrived: float | None = None) -> Handle:
-        assert self.nursery is not None
+    def submit_all(
+        self, submissions: Sequence[Submission], arrived: float | None = None
+    ) -> tuple[Handle, ...]:
         if self.full:
             raise CapacityError("256 requests are waiting already", retry_after=2.5)
+        waker = Waker()
+        return tuple(self._submit(submission, waker) for submission in submissions)
+
+    def _submit(self, submission: Submission, waker: Waker) -> Handle:
+        assert self.nursery is not None
         self.submissions.append(submission)
-        buffer = TokenBuffer(1024, lambda: None)
+        buffer = TokenBuffer(1024, lambda: None, waker)
         scope = trio.CancelScope()
         self.running[submission.id] = scope
         self.nursery.start_soon(self._run, submission, buffer, scope)
@@ -250,7 +257,7 @@ class StubService:
                 scope.cancel()
 
         prompt_tokens, timings = len(submission.prompt.token_ids), Timings(trio.current_time())
-        return Handle(submission.id, Usage(prompt_tokens), buffer, cancel, timings)
+        return Handle(submission.id, Usage(prompt_tokens), buffer, cancel, timings, submission.choice)
 
     async def _run(self, submission: Submission, buffer: TokenBuffer, scope: trio.CancelScope) -> None:
         script = self.script(submission)

@@ -146,7 +146,13 @@ CASES: list[tuple[Any, str | None]] = [
     (asked(logit_bias={"3": "1"}), "logit_bias"),
     (asked(logit_bias=[1]), "logit_bias"),
     # what is not served, and what is not known
-    (asked(n=2), "n"),
+    (asked(n=0), "n"),
+    (asked(n=9), "n"),
+    (asked(n=-1), "n"),
+    (asked(n=2.5), "n"),
+    (asked(n=2, best_of=1), "best_of"),
+    (asked(n=2, best_of=3), "best_of"),
+    (asked(best_of=2), "best_of"),
     (asked(n=True), "n"),
     (asked(response_format={"type": "json_object"}), "response_format"),
     (asked(tool_choice="required"), "tool_choice"),
@@ -309,7 +315,9 @@ async def test_messages_say_what_to_do() -> None:
         assert (await check(server, json.dumps(asked(temprature=1)).encode(), "temprature"))["code"] == (
             "unknown_field"
         )
-        error = await check(server, json.dumps(asked(n=2)).encode(), "n")
+        error = await check(server, json.dumps(asked(n=9)).encode(), "n")
+        assert "n must be from 1 to 8 (--max-choices), not 9" in error["message"]
+        error = await check(server, json.dumps(asked(prediction={})).encode(), "prediction")
         assert "not supported yet" in error["message"]
         error = await check(server, json.dumps(pictured(*[PICTURE] * 17)).encode(), "messages")
         assert "17" in error["message"]

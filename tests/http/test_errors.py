@@ -170,16 +170,16 @@ async def test_client_library_retries_on_503(user: Any) -> None:
     service = StubService()
     service.full = True
     async with serving(service) as server, server.openai(max_retries=1) as client:
-        real = service.submit
+        real = service.submit_all
 
-        def once_full(submission: Any, arrived: float) -> Any:
+        def once_full(submissions: Any, arrived: float) -> Any:
             try:
-                return real(submission, arrived)
+                return real(submissions, arrived)
             except CapacityError as error:
                 service.full = False
                 raise CapacityError(error.message, retry_after=0.1) from None
 
-        service.submit = once_full  # type: ignore[method-assign]
+        service.submit_all = once_full  # type: ignore[method-assign]
         answer = await client.chat.completions.create(model="stub", messages=user)
         assert answer.choices[0].message.content
 

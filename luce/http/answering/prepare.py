@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import attrs
 import msgspec
 
+from luce.actors.choices import choices_of
 from luce.actors.submission import Submission, prefix_keys
 from luce.engines.loaded import LoadedModel, PreparedPrompt
 from luce.engines.seam import PatchImage
@@ -44,12 +45,18 @@ T = TypeVar("T", bound=msgspec.Struct)
 class Job:
     """A request, ready to submit, and how its answer is to be read."""
 
-    submission: Submission
+    submissions: tuple[Submission, ...]
+    """One for each choice."""
     created: int
     """Unix seconds."""
     form: AnswerForm
     request_id: str | None = None
     """The caller's name for it, if the body gave one."""
+
+    @property
+    def submission(self) -> Submission:
+        """The first choice's: its id is the answer's, its seed that of the request."""
+        return self.submissions[0]
 
 
 def read_request(
@@ -128,8 +135,9 @@ def prepare(wish: Wish, model: LoadedModel, options: HttpOptions, *, prefix: str
         timeout=wish.timeout,
         cache_salt=wish.cache_salt.encode(),
     )
+    keyed = attrs.evolve(submission, keys=prefix_keys(submission, model.engine.capabilities))
     return Job(
-        submission=attrs.evolve(submission, keys=prefix_keys(submission, model.engine.capabilities)),
+        submissions=choices_of(keyed, wish.n),
         created=int(time.time()),
         form=form,
         request_id=wish.request_id,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Awaitable, Iterable
 from typing import Literal
 
 import attrs
@@ -72,6 +72,11 @@ class AnswerReader:
         return TokenCounts(usage.prompt_tokens, usage.cached_tokens, self._completion, self._reasoning)
 
     @property
+    def choice(self) -> int:
+        """Which of several choices for one prompt it is."""
+        return self._handle.choice
+
+    @property
     def over(self) -> bool:
         """The next read waits for nothing: it is the end."""
         return self._end is not None
@@ -82,8 +87,26 @@ class AnswerReader:
         Raises:
             LuceError: what ended an answer that is not whole, after its last piece.
         """
+        while (item := self.take()) is None:
+            await self.arrival()
+        return item
+
+    def arrival(self) -> Awaitable[None]:
+        """Await it at once, when :meth:`take` has found nothing: returns when there may be something, here or in
+        another answer that was submitted together with this one."""
+        return self._handle.arrival()
+
+    def let_go(self) -> None:
+        """Its end has been read. It may be whole before its request has ended: that needs its slot no more."""
+        if self._handle.end is None:
+            self._handle.cancel()
+
+    def take(self) -> Piece | Finish | None:
+        """What :meth:`next` gives, without waiting; None when there is nothing yet."""
         while self._end is None:
-            item = await self._handle.next()
+            item = self._handle.take()
+            if item is None:
+                return None
             if isinstance(item, End):
                 self._end = item
                 parts = self._wanted(self._parser.flush(ended=item.reason == "stop"))

@@ -69,20 +69,22 @@ class Answering:
         return await trio.to_thread.run_sync(prepare, body, self.model, self.options, limiter=self._workers)
 
     async def start(self, request: Request, prepare: Prepare[J]) -> tuple[J, Handle]:
-        """Submit what ``prepare`` makes of the body. The answer is cancelled when the HTTP request ends."""
+        """For an API whose requests have one answer: submit what ``prepare`` makes of the body. The answer is cancelled
+        when the HTTP request ends."""
         prepared = await self.prepared(request, prepare)
         return prepared, self.submit(request, [prepared.job])[0]
 
     def submit(self, request: Request, jobs: Sequence[Job]) -> list[Handle]:
-        """Submit the jobs of one HTTP request. Their answers are cancelled when it ends.
+        """Submit the jobs of one HTTP request, all choices of all of them or none. Their answers are cancelled when it
+        ends.
 
         Raises:
-            CapacityError: there is no room for one of them; those before it are cancelled.
+            CapacityError: there is no room for all of them.
         """
         record = record_of(request)
         record.id = jobs[0].request_id or record.id
-        for job in jobs:
-            handle = self.service.submit(job.submission, record.started)
+        submissions = [submission for job in jobs for submission in job.submissions]
+        for handle in self.service.submit_all(submissions, record.started):
             owned(request).callback(handle.cancel)
             record.handles.append(handle)
         return record.handles

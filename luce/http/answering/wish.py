@@ -16,7 +16,15 @@ from luce.http.request_log import GIVEN_ID
 from luce.sampling.parameters import SamplingParams
 from luce.text.messages import Conversation
 
-__all__ = ["Limit", "WholePrompt", "Wish", "checked_request_id", "checked_stops", "checked_timeout"]
+__all__ = [
+    "Limit",
+    "WholePrompt",
+    "Wish",
+    "checked_choices",
+    "checked_request_id",
+    "checked_stops",
+    "checked_timeout",
+]
 
 MAX_STOPS = 16
 MAX_STOP_LENGTH = 1024
@@ -58,6 +66,8 @@ class Wish:
     params: SamplingParams
     """As asked for, the model's defaults in the gaps; no seed drawn, no room measured."""
     limit: Limit
+    n: int = 1
+    """Answers to the same prompt."""
     continuation: str = ""
     """What the answer begins with: the model goes on from there. Only where the prompt opens no think block."""
     tools: tuple[Mapping[str, Any], ...] = ()
@@ -90,6 +100,18 @@ def checked_stops(stop: str | list[str] | None, field: str = "stop") -> tuple[st
         if len(text) > MAX_STOP_LENGTH:
             raise RequestError(f"a stop string has at most {MAX_STOP_LENGTH} characters", field=field)
     return stops
+
+
+def checked_choices(n: int | None, most: int) -> int:
+    """Raises RequestError for no choice at all and for more than ``most``."""
+    if n is None:
+        return 1
+    if not 1 <= n <= most:
+        raise RequestError(
+            f"n must be from 1 to {most} (--max-choices), not {quoted(n)}: send several requests for more choices",
+            field="n",
+        )
+    return n
 
 
 def checked_request_id(name: str | None) -> str | None:

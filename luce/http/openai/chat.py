@@ -6,6 +6,7 @@ from quart import Request, Response
 
 from luce.engines.seam import SampledToken
 from luce.http.answering.reader import AnswerReader, Finish
+from luce.http.answering.several import AnswersReader
 from luce.http.answering.start import Answering
 from luce.http.openai.chat_response import ChatWriter
 from luce.http.openai.prepare import prepare_chat
@@ -22,8 +23,9 @@ class Chat:
         self._answering = answering
 
     async def __call__(self, request: Request) -> Response:
-        chat, handle = await self._answering.start(request, prepare_chat)
-        reader = AnswerReader(handle, chat.job.form)
+        chat = await self._answering.prepared(request, prepare_chat)
+        handles = self._answering.submit(request, [chat.job])
+        reader = AnswersReader([AnswerReader(handle, chat.job.form) for handle in handles])
         writer = ChatWriter(chat, reader, self._answering.model)
         if chat.stream:
             response = event_response(ChatEvents(reader, writer), self._answering.options.keep_alive)
@@ -36,33 +38,41 @@ class Chat:
 class ChatEvents:
     """The chunks of one streamed answer."""
 
-    def __init__(self, reader: AnswerReader, writer: ChatWriter) -> None:
+    def __init__(self, reader: AnswersReader, writer: ChatWriter) -> None:
         self._reader = reader
         self._writer = writer
         self._ended = False
 
     def first(self) -> bytes:
-        return data(self._writer.first_chunk())
+        return b"".join(map(data, self._writer.first_chunks()))
 
     async def next(self) -> bytes:
         while not self._ended:
-            item = await self._reader.next()
-            if isinstance(item, Finish):
+            found = await self._reader.next()
+            if found is None:
                 self._ended = True
                 usage = self._writer.usage_chunk()
-                return (
-                    data(self._writer.finish_chunk(item)) + (data(usage) if usage is not None else b"") + DONE
-                )
-            chunks = self._writer.delta_chunks(item)
+                return (data(usage) if usage is not None else b"") + DONE
+            index, item = found
+            if isinstance(item, Finish):
+                return data(self._writer.finish_chunk(index, item))
+            chunks = self._writer.delta_chunks(index, item)
             if chunks:
                 return b"".join(map(data, chunks))
         return b""
 
 
-async def _whole(reader: AnswerReader, writer: ChatWriter) -> bytes:
-    parts: list[Part] = []
-    tokens: list[SampledToken] = []
-    while not isinstance(item := await reader.next(), Finish):
-        parts += item.parts
-        tokens += item.tokens
-    return writer.answer(parts, tokens, item)
+async def _whole(reader: AnswersReader, writer: ChatWriter) -> bytes:
+    parts: list[list[Part]] = [[] for _ in reader.readers]
+    tokens: list[list[SampledToken]] = [[] for _ in reader.readers]
+    ends: dict[int, Finish] = {}
+    while (found := await reader.next()) is not None:
+        index, item = found
+        if isinstance(item, Finish):
+            ends[index] = item
+        else:
+            parts[index] += item.parts
+            tokens[index] += item.tokens
+    return writer.answer(
+        [writer.choice(index, parts[index], tokens[index], ends[index]) for index in range(len(parts))]
+    )

@@ -11,7 +11,8 @@ from msgspec import UNSET, Struct, UnsetType
 
 from luce.engines.loaded import LoadedModel
 from luce.engines.seam import SampledToken
-from luce.http.answering.reader import AnswerReader, Finish, Piece
+from luce.http.answering.reader import Finish, Piece
+from luce.http.answering.several import AnswersReader
 from luce.http.openai.logprobs import Logprobs, token_logprobs
 from luce.http.openai.prepare import ChatJob
 from luce.text.answer_parts import Content, Part, Reasoning, ToolCall
@@ -104,14 +105,15 @@ class Chunk(Struct, frozen=True):
 class ChatWriter:
     """Writes the answer of one request as JSON, in parts."""
 
-    def __init__(self, chat: ChatJob, reader: AnswerReader, model: LoadedModel) -> None:
+    def __init__(self, chat: ChatJob, reader: AnswersReader, model: LoadedModel) -> None:
         self._chat = chat
         self._reader = reader
         self._wants_logprobs = chat.job.submission.params.logprobs is not None
         self._tokenizer = model.tokenizer
         self._model = model.name
         self._fingerprint = model.fingerprint
-        self._calls = 0
+        self._calls = [0] * len(reader.readers)
+        """Tool calls of each choice so far."""
 
     @property
     def usage(self) -> Usage:
@@ -124,8 +126,10 @@ class ChatWriter:
             AnswerTokens(counts.reasoning),
         )
 
-    def answer(self, parts: Iterable[Part], tokens: Sequence[SampledToken], finish: Finish) -> bytes:
-        """The whole answer at once, of all its parts and tokens."""
+    def choice(
+        self, index: int, parts: Iterable[Part], tokens: Sequence[SampledToken], finish: Finish
+    ) -> Choice:
+        """A whole choice, of all its parts and tokens."""
         found = list(parts)
         reasoning = "".join(part.text for part in found if isinstance(part, Reasoning))
         content = "".join(part.text for part in found if isinstance(part, Content))
@@ -139,48 +143,53 @@ class ChatWriter:
             reasoning_content=reasoning or UNSET,
             tool_calls=calls or UNSET,
         )
-        choice = Choice(message, finish.reason, self._logprobs_of(tokens))
+        return Choice(message, finish.reason, self._logprobs_of(tokens), index)
+
+    def answer(self, choices: list[Choice]) -> bytes:
+        """The whole answer at once."""
         return msgspec.json.encode(
             Answer(
                 id=self._chat.job.submission.id,
                 created=self._chat.job.created,
                 model=self._model,
-                choices=[choice],
+                choices=choices,
                 usage=self.usage,
                 system_fingerprint=self._fingerprint,
             )
         )
 
-    def first_chunk(self) -> bytes:
-        return self._chunk([ChunkChoice(AnswerDelta(role="assistant", content=""))])
+    def first_chunks(self) -> list[bytes]:
+        """The role of each choice."""
+        role = AnswerDelta(role="assistant", content="")
+        return [self._chunk([ChunkChoice(role, index)]) for index in range(len(self._calls))]
 
-    def delta_chunks(self, piece: Piece) -> list[bytes]:
-        """Chunks for a piece of the answer; none when there is nothing in it that the client would see.
+    def delta_chunks(self, index: int, piece: Piece) -> list[bytes]:
+        """Chunks for a piece of a choice; none when there is nothing in it that the client would see.
 
         Log-probabilities of its tokens go with the first one, alone if their text is held back.
         """
-        deltas = list(self._deltas(piece.parts))
+        deltas = list(self._deltas(index, piece.parts))
         logprobs = self._logprobs_of(piece.tokens) if piece.tokens else None
         if logprobs is not None and not deltas:
             deltas = [AnswerDelta()]
         chunks = []
         for delta in deltas:
-            chunks.append(self._chunk([ChunkChoice(delta, logprobs=logprobs)]))
+            chunks.append(self._chunk([ChunkChoice(delta, index, logprobs)]))
             logprobs = None
         return chunks
 
-    def finish_chunk(self, finish: Finish) -> bytes:
-        return self._chunk([ChunkChoice(AnswerDelta(), finish_reason=finish.reason)])
+    def finish_chunk(self, index: int, finish: Finish) -> bytes:
+        return self._chunk([ChunkChoice(AnswerDelta(), index, finish_reason=finish.reason)])
 
-    def _deltas(self, parts: Sequence[Part]) -> Iterator[AnswerDelta]:
+    def _deltas(self, choice: int, parts: Sequence[Part]) -> Iterator[AnswerDelta]:
         for part in parts:
             if isinstance(part, Reasoning):
                 yield AnswerDelta(reasoning_content=part.text)
             elif isinstance(part, Content):
                 yield AnswerDelta(content=part.text)
             else:
-                index = self._calls
-                self._calls += 1
+                index = self._calls[choice]
+                self._calls[choice] += 1
                 named = CalledFunction("", part.name)
                 yield AnswerDelta(tool_calls=[Call(named, _call_id(), "function", index)])
                 yield AnswerDelta(tool_calls=[Call(CalledFunction(part.arguments), index=index)])

@@ -10,7 +10,8 @@ from msgspec import UNSET, Struct, UnsetType
 
 from luce.engines.loaded import LoadedModel
 from luce.engines.seam import SampledToken
-from luce.http.answering.reader import AnswerReader, Finish, Piece
+from luce.http.answering.reader import Finish, Piece
+from luce.http.answering.several import AnswersReader
 from luce.http.openai.chat_response import AnswerTokens, PromptTokens, Usage
 from luce.http.openai.prepare_completion import CompletionJob
 from luce.http.openai.text_logprobs import TextLogprobs, TextOffsets
@@ -49,28 +50,34 @@ class CompletionChunk(Struct, frozen=True):
 class CompletionWriter:
     """Writes the answers of one request as JSON, in parts."""
 
-    def __init__(self, request: CompletionJob, readers: Sequence[AnswerReader], model: LoadedModel) -> None:
+    def __init__(self, request: CompletionJob, reader: AnswersReader, model: LoadedModel) -> None:
         self._request = request
-        self._readers = readers
+        self._reader = reader
         self._model = model.name
         self._fingerprint = model.fingerprint
-        self._offsets = [
-            TextOffsets(model.tokenizer, len(echo), skip_special=job.submission.skip_special_tokens)
+        answers = [
+            (submission, echo)
             for job, echo in zip(request.jobs, request.echoes, strict=True)
+            for submission in job.submissions
+        ]
+        self._echoes = [echo for _, echo in answers]
+        self._offsets = [
+            TextOffsets(model.tokenizer, len(echo), skip_special=submission.skip_special_tokens)
+            for submission, echo in answers
         ]
         self._wants_logprobs = request.jobs[0].submission.params.logprobs is not None
 
     @property
     def usage(self) -> Usage:
-        counts = [reader.counts for reader in self._readers]
-        prompt, completion = sum(one.prompt for one in counts), sum(one.completion for one in counts)
-        cached = sum(one.cached for one in counts)
-        return Usage(prompt, completion, prompt + completion, PromptTokens(cached), AnswerTokens(0))
+        counts = self._reader.counts
+        return Usage(
+            counts.prompt, counts.completion, counts.total, PromptTokens(counts.cached), AnswerTokens(0)
+        )
 
     def answer(self, answers: Sequence[tuple[str, Sequence[SampledToken], Finish]]) -> bytes:
         """All answers at once: of each its text, its tokens and its end."""
         choices = [
-            CompletionChoice(self._request.echoes[i] + text, i, finish.reason, self._logprobs(i, tokens))
+            CompletionChoice(self._echoes[i] + text, i, finish.reason, self._logprobs(i, tokens))
             for i, (text, tokens, finish) in enumerate(answers)
         ]
         return msgspec.json.encode(
@@ -86,7 +93,7 @@ class CompletionWriter:
 
     def echo_chunks(self) -> list[bytes]:
         """What the answers begin with."""
-        echoes = enumerate(self._request.echoes)
+        echoes = enumerate(self._echoes)
         return [self._chunk([CompletionChoice(echo, i, None)]) for i, echo in echoes if echo]
 
     def piece_chunk(self, index: int, piece: Piece) -> bytes | None:

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-import trio
 from quart import Request, Response
 
 from luce.engines.seam import SampledToken
-from luce.errors import LuceError
 from luce.http.answering.reader import AnswerReader, Finish
 from luce.http.answering.several import AnswersReader
 from luce.http.answering.start import Answering
@@ -29,13 +25,14 @@ class Completions:
     async def __call__(self, request: Request) -> Response:
         wanted = await self._answering.prepared(request, prepare_completion)
         handles = self._answering.submit(request, wanted.jobs)
-        readers = [AnswerReader(handle, job.form) for handle, job in zip(handles, wanted.jobs, strict=True)]
-        writer = CompletionWriter(wanted, readers, self._answering.model)
+        forms = [job.form for job in wanted.jobs for _ in job.submissions]
+        reader = AnswersReader([AnswerReader(*each) for each in zip(handles, forms, strict=True)])
+        writer = CompletionWriter(wanted, reader, self._answering.model)
         if wanted.stream:
-            events = CompletionEvents(AnswersReader(readers), writer)
+            events = CompletionEvents(reader, writer)
             response = event_response(events, self._answering.options.keep_alive)
         else:
-            response = Response(writer.answer(await _all(readers)), content_type="application/json")
+            response = Response(writer.answer(await _all(reader)), content_type="application/json")
         response.headers["x-luce-seed"] = str(wanted.jobs[0].submission.params.seed)
         return response
 
@@ -69,30 +66,16 @@ class CompletionEvents:
 Whole = tuple[str, list[SampledToken], Finish]
 
 
-async def _all(readers: Sequence[AnswerReader]) -> list[Whole]:
-    """The whole answers. All are read at once, so that none waits for its client."""
-    found: dict[int, Whole] = {}
-    errors: list[LuceError] = []
-
-    async def read(place: int, others: trio.CancelScope) -> None:
-        try:
-            found[place] = await _whole(readers[place])
-        except LuceError as error:
-            errors.append(error)
-            others.cancel()
-
-    async with trio.open_nursery() as nursery:
-        for place in range(len(readers)):
-            nursery.start_soon(read, place, nursery.cancel_scope)
-    if errors:
-        raise errors[0]
-    return [found[place] for place in range(len(readers))]
-
-
-async def _whole(reader: AnswerReader) -> Whole:
-    text: list[str] = []
-    tokens: list[SampledToken] = []
-    while not isinstance(item := await reader.next(), Finish):
-        text += [part.text for part in item.parts if isinstance(part, Content)]
-        tokens += item.tokens
-    return "".join(text), tokens, item
+async def _all(reader: AnswersReader) -> list[Whole]:
+    """The whole answers."""
+    texts: list[list[str]] = [[] for _ in reader.readers]
+    tokens: list[list[SampledToken]] = [[] for _ in reader.readers]
+    ends: dict[int, Finish] = {}
+    while (found := await reader.next()) is not None:
+        place, item = found
+        if isinstance(item, Finish):
+            ends[place] = item
+        else:
+            texts[place] += [part.text for part in item.parts if isinstance(part, Content)]
+            tokens[place] += item.tokens
+    return [("".join(texts[place]), tokens[place], ends[place]) for place in range(len(texts))]

@@ -30,6 +30,10 @@ class GenerationFields(Strict, frozen=True, kw_only=True):
     model: str | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
+    n: int | None = None
+    """Answers to the same prompt."""
+    best_of: int | None = None
+    """As many as ``n``, if anything."""
 
     max_tokens: int | None = None
     min_tokens: int | None = None

@@ -11,7 +11,14 @@ from luce.engines.loaded import LoadedModel
 from luce.errors import RequestError, quoted
 from luce.http.answering.prepare import Job, check_model, prepare, read_request
 from luce.http.answering.thinking import SWITCH
-from luce.http.answering.wish import Limit, Wish, checked_request_id, checked_stops, checked_timeout
+from luce.http.answering.wish import (
+    Limit,
+    Wish,
+    checked_choices,
+    checked_request_id,
+    checked_stops,
+    checked_timeout,
+)
 from luce.http.openai.chat_request import ChatRequest
 from luce.http.openai.generation_fields import or_else, sampling_params
 from luce.http.openai.unsupported import CHAT, refuse_unsupported
@@ -42,14 +49,14 @@ def prepare_chat(body: bytes | bytearray, model: LoadedModel, options: HttpOptio
     refuse_unsupported(request)
     stream = request.stream_options
     return ChatJob(
-        job=prepare(_wish(request, raw, model), model, options, prefix="chatcmpl-"),
+        job=prepare(_wish(request, raw, model, options), model, options, prefix="chatcmpl-"),
         stream=or_else(request.stream, False),
         include_usage=stream is not None and or_else(stream.include_usage, False),
         continuous_usage=stream is not None and or_else(stream.continuous_usage_stats, False),
     )
 
 
-def _wish(request: ChatRequest, raw: Mapping[str, Any], model: LoadedModel) -> Wish:
+def _wish(request: ChatRequest, raw: Mapping[str, Any], model: LoadedModel, options: HttpOptions) -> Wish:
     split = request.reasoning_format != "none"
     if request.include_reasoning is False and not split:
         raise RequestError(
@@ -62,6 +69,7 @@ def _wish(request: ChatRequest, raw: Mapping[str, Any], model: LoadedModel) -> W
         continuation=continuation,
         params=sampling_params(request, model, _logprobs(request)),
         limit=_limit(request),
+        n=checked_choices(request.n, options.max_choices),
         tools=() if request.tool_choice == "none" else tuple(raw.get("tools") or ()),
         one_call=request.parallel_tool_calls is False,
         template_kwargs=_template_options(request, model, continues=bool(continuation)),

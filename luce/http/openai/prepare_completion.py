@@ -13,13 +13,14 @@ from luce.http.answering.wish import (
     Limit,
     WholePrompt,
     Wish,
+    checked_choices,
     checked_request_id,
     checked_stops,
     checked_timeout,
 )
 from luce.http.openai.completion_request import CompletionRequest, read_prompts
 from luce.http.openai.generation_fields import or_else, sampling_params
-from luce.http.openai.unsupported import COMPLETION, check_stream_options
+from luce.http.openai.unsupported import COMPLETION, check_best_of, check_stream_options
 from luce.http.options import HttpOptions
 from luce.sampling.parameters import MAX_LOGPROBS
 from luce.text.tokenizer import Tokenizer
@@ -37,7 +38,7 @@ class CompletionJob:
     jobs: tuple[Job, ...]
     """By prompt."""
     echoes: tuple[str, ...]
-    """What each answer begins with."""
+    """What the answers to each prompt begin with."""
     stream: bool
     include_usage: bool
     continuous_usage: bool
@@ -51,12 +52,14 @@ def prepare_completion(body: bytes | bytearray, model: LoadedModel, options: Htt
     """
     request, _ = read_request(body, CompletionRequest, model, COMPLETION, texts=("prompt",))
     check_model(request.model, model, options)
+    check_best_of(request)
     check_stream_options(request)
     _check_logprobs(request)
     stream, context = request.stream_options, model.engine.capabilities.max_context
     wish = Wish(
         conversation=WholePrompt((), "prompt"),
         params=sampling_params(request, model, request.logprobs).with_seed(),  # one for all prompts
+        n=checked_choices(request.n, options.max_choices),
         limit=Limit("max_tokens", request.max_tokens, default=DEFAULT_MAX_TOKENS),
         split_reasoning=False,
         stop=checked_stops(request.stop),

@@ -7,7 +7,7 @@ from luce.http.answering.unserved import Unserved, not_supported
 from luce.http.openai.chat_request import ChatRequest
 from luce.http.openai.generation_fields import GenerationFields
 
-__all__ = ["CHAT", "COMMON", "COMPLETION", "check_stream_options", "refuse_unsupported"]
+__all__ = ["CHAT", "COMMON", "COMPLETION", "check_best_of", "check_stream_options", "refuse_unsupported"]
 
 _OFF = (0, 0.0)
 _ONE = (1, 1.0)
@@ -17,9 +17,6 @@ _SAMPLER = "the samplers are temperature, top_k, top_p, min_p and the penalties"
 _MAX_TOKENS = "the field is max_tokens"
 
 COMMON: Unserved = {
-    # OpenAI
-    "n": ((1,), "one answer per request; send the request n times"),
-    "best_of": ((1,), "one answer per request"),
     # vLLM
     "priority": ((0,), "requests are served in the order in which they arrive; leave it out or send 0"),
     "use_beam_search": ((False,), "sampling only"),
@@ -134,7 +131,16 @@ def refuse_unsupported(request: ChatRequest) -> None:
     for index, tool in enumerate(request.tools or ()):
         if tool.function.strict:
             raise not_supported(f"tools[{index}].function.strict", "strict tool schemas are not served")
+    check_best_of(request)
     check_stream_options(request)
+
+
+def check_best_of(request: GenerationFields) -> None:
+    """Raises RequestError where more answers would have to be made than are given."""
+    if request.best_of is not None and request.best_of != (1 if request.n is None else request.n):
+        raise not_supported(
+            "best_of", "as many answers are made as are asked for with n", only_this_value=True
+        )
 
 
 def check_stream_options(request: GenerationFields) -> None:
