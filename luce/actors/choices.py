@@ -6,11 +6,13 @@ Only the prompt is computed once, by the first one: the others follow it, see `r
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import attrs
 
 from luce.actors.submission import Submission
 
-__all__ = ["choices_of"]
+__all__ = ["choices_of", "prompt_tokens"]
 
 
 def choices_of(submission: Submission, n: int) -> tuple[Submission, ...]:
@@ -18,6 +20,12 @@ def choices_of(submission: Submission, n: int) -> tuple[Submission, ...]:
     each other, by their seeds. Copies no picture and hashes nothing."""
     first = attrs.evolve(submission, n=n)
     return (first, *(_choice(first, index) for index in range(1, n)))
+
+
+def prompt_tokens(submissions: Iterable[Submission]) -> int:
+    """Of all of them, a prompt that several choices share counted once."""
+    prompts = {id(submission.prompt): submission.prompt for submission in submissions}
+    return sum(len(prompt.token_ids) for prompt in prompts.values())
 
 
 def _choice(first: Submission, index: int) -> Submission:

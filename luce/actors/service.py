@@ -7,7 +7,7 @@ One nursery per layer: service ⊃ {step loop, encoder, timers, requests}. A req
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, cast
 
 import trio
@@ -30,7 +30,7 @@ from luce.actors.token_buffer import End
 from luce.actors.wiring import Wiring
 from luce.charts.interpreter import Machine, Send
 from luce.charts.loader import load_chart
-from luce.engines.loaded import LoadedModel, PreparedPrompt
+from luce.engines.loaded import LoadedModel
 from luce.errors import CapacityError, DeviceError, RequestError
 from luce.scheduling.block_pool import blocks_for
 from luce.scheduling.plan import plan
@@ -235,17 +235,15 @@ class Service:
         slots, most = self.model.engine.capabilities.num_slots, self.options.max_queued
         if len(submissions) > slots + most:
             raise RequestError(
-                f"{len(submissions)} choices are asked for: this server runs {slots} requests and lets {most} wait "
+                f"{len(submissions)} answers are asked for: this server runs {slots} requests and lets {most} wait "
                 "(--queue)",
-                field="n",
+                field="n" if any(submission.choice for submission in submissions) else "prompt",
             )
         if len(self.requests) + len(submissions) > slots + most:
             raise CapacityError(f"the queue is full: {slots} requests run and {most} wait (--queue)")
-        queued = [r.submission.prompt for r in self.requests.values() if r.machine.active("waiting")]
-        waiting = _tokens(
-            queued[len(self.loop.memory.free_slots) :]
-        )  # the first ones are about to have a slot
-        tokens, limit = _tokens(submission.prompt for submission in submissions), self.max_queued_tokens
+        queued = [r.submission for r in self.requests.values() if r.machine.active("waiting")]
+        later = queued[len(self.loop.memory.free_slots) :]  # the first ones are about to have a slot
+        waiting, tokens, limit = prompt_tokens(later), prompt_tokens(submissions), self.max_queued_tokens
         if waiting and waiting + tokens > limit:
             raise CapacityError(
                 f"the queue is full: prompts of {waiting} tokens wait, {tokens} more would exceed {limit} "
@@ -300,8 +298,3 @@ class Service:
         for request in self.requests.values():
             if not request.buffer.ended:
                 request.buffer.end(End("error", DeviceError("the server failed; see its log")))
-
-
-def _tokens(prompts: Iterable[PreparedPrompt]) -> int:
-    """Of all of them, each object counted once."""
-    return sum(len(prompt.token_ids) for prompt in {id(prompt): prompt for prompt in prompts}.values())

@@ -17,6 +17,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 from quart import Response
 
+from luce.actors.choices import prompt_tokens
 from luce.actors.histogram import Histogram
 from luce.actors.service import Service
 from luce.actors.tallies import RequestTallies
@@ -104,9 +105,9 @@ class _Reading(Collector):
         yield self._gauge(
             "vllm:num_requests_waiting", "Requests that wait for a slot, parked ones included.", waiting
         )
-        queued = [one.request.prompt_rows for one in live if one.phase == "queued"]
+        queued = [one.request.submission for one in live if "waiting" in one.here]
         yield self._gauge(
-            "luce:queued_tokens", "Prompt tokens of requests that wait for a slot.", sum(queued)
+            "luce:queued_tokens", "Prompt tokens of requests that wait for a slot.", prompt_tokens(queued)
         )
         chart = load_chart("request")
         counts = Counter(state for one in live for state in one.here)

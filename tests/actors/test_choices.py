@@ -313,7 +313,7 @@ async def test_a_group_comes_in_whole_or_not_at_all() -> None:
     engine = engine_of(num_slots=1)
     async with serving(engine, max_queued=3) as service:
         with pytest.raises(
-            RequestError, match=r"5 choices are asked for: this server runs 1 .* 3 wait"
+            RequestError, match=r"5 answers are asked for: this server runs 1 .* 3 wait"
         ) as caught:
             service.submit_all(sampled(1, 5))
         assert caught.value.field == "n"

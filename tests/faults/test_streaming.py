@@ -135,10 +135,23 @@ async def test_b94_a_stream_that_breaks_has_no_usage_and_no_end() -> None:
     assert b'"error"' in data and b"[DONE]" not in data and b'"completion_tokens"' not in data
 
 
-async def test_b94_n_of_two_is_refused_by_name() -> None:
-    async with live() as server:
-        response = await server.post(ask("Hello", n=2))
-        assert response.status_code == 400 and response.json()["error"]["param"] == "n"
+@pytest.mark.parametrize("settings", [{}, {"prefix_bytes": 0}], ids=["shared", "no prefix cache"])
+async def test_b94_n_of_two_has_one_usage_chunk_that_counts_the_prompt_once(settings: dict[str, Any]) -> None:
+    """With text and with a picture; the counts are those of the whole answer and of the choices alone."""
+    for parts in (["Hello"], [picture(1), "Hello"]):
+        asked = ask(*parts, max_tokens=12, temperature=1.0, seed=5)
+        async with live(**settings) as server:
+            (lone,) = await server.all([asked])
+            (whole,) = await server.all([asked | {"n": 2}])
+            streamed = await server.events(asked | {"n": 2, "stream_options": {"include_usage": True}})
+            *chunks, last = _parsed(streamed)
+        assert last["choices"] == [] and counted(last) == counted(whole)
+        assert whole["usage"]["prompt_tokens"] == lone["usage"]["prompt_tokens"]
+        assert whole["usage"]["completion_tokens"] == 24
+        assert all(chunk["usage"] is None and len(chunk["choices"]) == 1 for chunk in chunks)
+        ends = [c["choices"][0]["index"] for c in chunks if c["choices"][0]["finish_reason"]]
+        assert sorted(ends) == [0, 1]
+        assert whole["choices"][0] == lone["choices"][0] != whole["choices"][1]
 
 
 @pytest.mark.parametrize("what", ["prefill", "queue", "encode"])
