@@ -318,7 +318,7 @@ async def test_max_tokens(length: int, given: int | None, expected: int) -> None
         ({"prompt": "a", "logprobs": True}, "logprobs", None),
         ({"prompt": "a", "logprobs": 1, "echo": True}, "echo", "unsupported_value"),
         ({"prompt": "a", "suffix": "b"}, "suffix", "unsupported_value"),
-        ({"prompt": "a", "n": 2}, "n", "unsupported_value"),
+        ({"prompt": "a", "n": 9}, "n", None),
         ({"prompt": "a", "best_of": 2}, "best_of", "unsupported_value"),
         ({"prompt": "a", "prompt_logprobs": 0}, "prompt_logprobs", "unsupported_value"),
         ({"prompt": "a", "messages": []}, "messages", "unknown_field"),

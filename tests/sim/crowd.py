@@ -84,6 +84,7 @@ def _client(rng: random.Random, number: int, now: float, turns: list[int]) -> Cl
     return Client(
         now,
         asked,
+        choices=2 + number % 3 if number % 16 == 9 else 1,
         leaves_after=leaves,
         patience=patience,
         pauses_after=rng.randrange(1, 10) if stalls else None,

@@ -11,11 +11,12 @@ from typing import Any
 import attrs
 import trio
 
+from luce.actors.choices import choices_of
 from luce.actors.flight import StepMetrics
 from luce.actors.mailbox import Mailbox
 from luce.actors.service import Service
 from luce.actors.submission import Handle, Submission
-from luce.actors.token_buffer import Delta, End
+from luce.actors.token_buffer import End
 from luce.engines.fake.engine import Mode
 from luce.engines.fake.times import Times
 from luce.engines.seam import Capabilities, SampledToken, WorkKind
@@ -34,6 +35,8 @@ class Client:
 
     arrival: float
     submission: Submission
+    choices: int = 1
+    """Answers that it asks for."""
     leaves_after: int | None = None
     """Pieces after which it goes away."""
     patience: float = inf
@@ -63,6 +66,9 @@ class Result:
     """What a client got."""
 
     client: Client
+    submission: Submission
+    others: list[Result] = attrs.field(factory=list)
+    """Of its further choices, once they were taken."""
     refused: LuceError | None = None
     tokens: list[SampledToken] = attrs.field(factory=list)
     times: list[float] = attrs.field(factory=list)
@@ -122,7 +128,7 @@ async def _run(
 ) -> Report:
     service = make_service(engine, watched_plan, **options)
     wiring, watch = service._wiring, Watch(service)
-    results = [Result(client) for client in clients]
+    results = [Result(client, client.submission) for client in clients]
 
     def kind_of(mailbox: Mailbox[Any]) -> str:
         return "loop" if mailbox is wiring.loop else "encoder" if mailbox is wiring.encoder else "request"
@@ -148,6 +154,7 @@ async def _run(
             await service.stopped()
             nursery.cancel_scope.cancel()
     check_clean(service, engine)
+    results = [one for result in results for one in (result, *result.others)]
     assert not watch.broken, watch.broken[:5]
     assert not watch.live and len(watch.ended) == sum(result.refused is None for result in results)
     return Report(
@@ -164,32 +171,46 @@ async def _run(
 
 async def _ask(service: Service, result: Result) -> None:
     client = result.client
+    submissions = choices_of(client.submission, client.choices)
     try:
-        handle = service.submit(client.submission)
+        handles = service.submit_all(submissions)
     except LuceError as error:
         result.refused = error
         return
+    result.others = [Result(client, submission) for submission in submissions[1:]]
+    results = [result, *result.others]
     with trio.move_on_after(client.patience) as scope:
-        await _read(handle, result)
+        await _read(client, handles, results)
     if scope.cancelled_caught:
-        handle.cancel()
-        await _read(handle, result)
-    result.cached = handle.usage.cached_tokens
-    assert await handle.next() is result.end  # there is one, and it stays
-
-
-async def _read(handle: Handle, result: Result) -> None:
-    client = result.client
-    pieces = 0
-    while isinstance(item := await handle.next(), Delta):
-        result.tokens += item.tokens
-        result.times.append(trio.current_time())
-        pieces += 1
-        if pieces == client.leaves_after:
+        for handle in handles:
             handle.cancel()
-        if pieces == client.pauses_after:
-            await trio.sleep(client.pause)
-    result.end = item
+        await _read(client, handles, results)
+    for handle, one in zip(handles, results, strict=True):
+        one.cached = handle.usage.cached_tokens
+        assert await handle.next() is one.end  # there is one, and it stays
+
+
+async def _read(client: Client, handles: Sequence[Handle], results: Sequence[Result]) -> None:
+    """Whichever has something, to all ends."""
+    pieces = 0
+    while any(result.end is None for result in results):
+        came = False
+        for handle, result in zip(handles, results, strict=True):
+            item = handle.take() if result.end is None else None
+            if isinstance(item, End):
+                result.end = item
+            elif item is not None:
+                result.tokens += item.tokens
+                result.times.append(trio.current_time())
+                pieces += 1
+                if pieces == client.leaves_after:
+                    for one in handles:
+                        one.cancel()
+                if pieces == client.pauses_after:
+                    await trio.sleep(client.pause)
+            came = came or item is not None
+        if not came:
+            await handles[0].arrival()
 
 
 async def _break_things(service: Service, engine: WatchedEngine, faults: Faults, rng: random.Random) -> None:
@@ -219,7 +240,7 @@ def check_results(results: Sequence[Result], faults: Faults, *, every: int = 1) 
     compared = 0
     for number, result in enumerate(results):
         client, end = result.client, result.end
-        name, asked = client.submission.id, client.submission.params.max_tokens
+        name, asked = result.submission.id, result.submission.params.max_tokens
         if result.refused is not None:
             assert isinstance(result.refused, CapacityError | RequestError), (name, result.refused)
             assert end is None and not result.tokens
@@ -232,7 +253,7 @@ def check_results(results: Sequence[Result], faults: Faults, *, every: int = 1) 
         else:
             assert end.reason == "error" and end.error is not None and stated(end.error, faults), (name, end)
         if number % every == 0:
-            assert result.tokens == alone(client.submission, len(result.tokens)), (
+            assert result.tokens == alone(result.submission, len(result.tokens)), (
                 f"{name}: other tokens than alone"
             )
             compared += 1

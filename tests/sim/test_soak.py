@@ -41,6 +41,7 @@ def armed(report: Report) -> set[str]:
         "eviction": stats.evictions,
         "picture fails": events["request encode.failed"],
         "cancel": events["request cancel"],
+        "choices that share": any(r.cached for r in report.results if r.submission.choice),
         "idle": events["loop plan.empty"],
     }
     return {reason for reason, seen in reasons.items() if not seen}

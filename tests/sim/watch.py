@@ -55,6 +55,7 @@ def watched_plan(state: LoopState) -> Decision:
     grants, resumes = decision.grants, decision.resumes
     granted, head = [grant.key for grant in grants], [waiting.key for waiting in state.waiting]
     assert granted == head[: len(granted)], "the grants are not the head of the queue"
+    assert head == sorted(head), "the queue is not in order of arrival"
     resumed, parked = [resume.key for resume in resumes], [parked.key for parked in state.parked]
     assert resumed == parked[: len(resumed)], "not the oldest comes back"
     assert not (grants and len(resumes) < len(parked)), "somebody overtakes a parked request"
@@ -115,7 +116,8 @@ class Watch:
         if record.event == "slot.granted":
             if loop.parked:
                 self._break(record, "overtakes a parked request")
-            if any(request.order > other for other in loop.waiting):
+            # Choices that waited for another one's prompt may come just now, after the grant.
+            if any(request.order > other for other, one in loop.waiting.items() if not one.follows):
                 self._break(record, "overtakes an earlier request")
         elif record.event in ("park.drop", "park.save") and not (request.recomputable or request.prefix_lost):
             self._break(record, "is parked and cannot be computed again")
