@@ -185,19 +185,6 @@ async def test_the_request_is_cancelled_as_a_whole_by_any_of_its_ids() -> None:
         assert found[0].headers["x-request-id"] == "both"
 
 
-async def test_no_room_for_the_second_prompt_cancels_the_first() -> None:
-    class Full(StubService):
-        def submit(self, submission: Submission, arrived: float | None = None) -> Any:
-            self.full = bool(self.submissions)
-            return super().submit(submission, arrived)
-
-    async with serving(Full(endless)) as server:
-        response = await post(server, prompt=["a", "b"])
-        assert response.status_code == 503
-        assert response.headers["retry-after"]
-        await until(lambda: not server.service.running)
-
-
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("prompt", [["a<end>", "b<end>"], [[97, END_ID], [98, END_ID]]])
 async def test_echo(prompt: Any, stream: bool) -> None:
@@ -320,6 +307,7 @@ async def test_max_tokens(length: int, given: int | None, expected: int) -> None
         ({"prompt": "a", "suffix": "b"}, "suffix", "unsupported_value"),
         ({"prompt": "a", "n": 9}, "n", None),
         ({"prompt": "a", "best_of": 2}, "best_of", "unsupported_value"),
+        ({"prompt": "a", "n": 2, "best_of": 1}, "best_of", "unsupported_value"),
         ({"prompt": "a", "prompt_logprobs": 0}, "prompt_logprobs", "unsupported_value"),
         ({"prompt": "a", "messages": []}, "messages", "unknown_field"),
         ({"prompt": "a", "model": "gpt-9"}, "model", "model_not_found"),
