@@ -14,6 +14,7 @@ import trio
 
 from luce.actors.answer import AnswerText
 from luce.actors.budgets import image_budget
+from luce.actors.choices import prompt_tokens
 from luce.actors.deadline import time_limit
 from luce.actors.encoder import Encode, Encoder, EncoderGuards, on_worker_thread
 from luce.actors.free_memory import FreeMemory, machine_memory, recorded
