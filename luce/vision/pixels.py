@@ -126,18 +126,19 @@ def _with_alpha(values: npt.NDArray[np.uint16]) -> Pixels:
 
 def _white(colours: npt.NDArray[Any], alpha: npt.NDArray[Any], most: int) -> Pixels:
     """Colours on white, where ``most`` is full colour and opaque; rounded once."""
+    if alpha.min() == most:
+        return _shades(colours) if most == 255 else _to_8_bits(colours)
+    mixed = colours * alpha + most * (most - alpha)
     if most == 255:
-        mixed = colours * alpha + 255 * (255 - alpha)
-        return _shades((mixed + 127) // 255)
-    clear = most - alpha.astype(np.uint64)
-    mixed = colours.astype(np.uint64) * alpha + most * clear
-    return _shades((mixed * 255 + most * most // 2) // (most * most))
+        return _over_255(mixed)
+    # up to 65535 squared, which 32 bits hold; the quotient is never nearer to a half than the product is exact
+    return _shades(mixed * (255 / most**2) + 0.5)
 
 
 def _cmyk(inks: npt.NDArray[np.uint16]) -> Pixels:
     """As the decoder gives them: 255 is full ink, whatever way round the file has them."""
     left = 255 - inks
-    return _shades((left[..., :3] * left[..., 3:] + 127) // 255)
+    return _over_255(left[..., :3] * left[..., 3:])
 
 
 def _grey16(band: Image.Image, key: object) -> Pixels:
@@ -152,7 +153,14 @@ def _join(high: npt.NDArray[np.uint32], low: npt.NDArray[np.uint32]) -> npt.NDAr
 
 
 def _to_8_bits(values: npt.NDArray[np.uint32]) -> Pixels:
-    return _shades((values * 255 + 32767) // 65535)
+    """To the nearest, exact for all 65,536."""
+    return _shades((values * 255 + 32895) >> 16)
+
+
+def _over_255(values: npt.NDArray[np.uint16]) -> Pixels:
+    """To the nearest, exact up to 255 squared, without a division."""
+    values = values + np.uint16(128)
+    return _shades((values + (values >> 8)) >> 8)
 
 
 def _shades(values: npt.NDArray[Any]) -> Pixels:

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pytest
 from PIL import Image
 
+from luce.errors import RequestError
 from luce.vision.decode import decode_image
 from tests.vision.pictures import encode, noise, png, png_chunk
 
@@ -107,6 +108,17 @@ def test_every_shade_with_every_alpha() -> None:
     values = np.stack([shade, alpha], -1)
     expected = np.round((shade * alpha + 255.0 * (255 - alpha)) / 255).astype(np.uint8)
     assert np.array_equal(decode_image(png_of(values, 8, 4))[..., 0], expected)
+
+
+def test_every_shade_of_16_bits() -> None:
+    """Also where the arithmetic has the least room: nearly opaque, nearly clear."""
+    values = np.arange(65536).reshape(256, 256, 1)
+    expected = ((values * 255 * 2 + 65535) // (2 * 65535)).astype(np.uint8)
+    assert np.array_equal(decode_image(png_of(values, 16, 0))[..., :1], expected)
+    for alpha in (0, 1, 2, 32767, 32768, 65533, 65534, 65535):
+        both = np.concatenate([values, np.full_like(values, alpha)], -1)
+        found = decode_image(png_of(both, 16, 4))[..., :1]
+        assert np.array_equal(found, on_white(values, both[..., 1], 65535)), alpha
 
 
 @pytest.mark.parametrize("alphas", [None, "one", "table", "long"])
@@ -402,3 +414,16 @@ def test_bmp_runs() -> None:
     runs = bytes([3, 7, 2, 9, 0, 0]) + bytes([0, 5, 1, 2, 3, 4, 5, 0]) + bytes([0, 1])
     found = decode_image(bmp_of(5, 2, 8, runs, palette, compression=1))
     assert np.array_equal(found, colours[np.array([[1, 2, 3, 4, 5], [7, 7, 7, 9, 9]])])
+
+
+def test_long_runs_are_refused() -> None:
+    """They are unpacked in Python, which other threads would have to wait for."""
+    palette = b"\1\2\3\0" * 256
+    row = bytes([1, 7]) * 1000 + b"\0\0"
+    assert decode_image(bmp_of(1000, 900, 8, row * 900 + b"\0\1", palette, compression=1)).shape == (
+        900,
+        1000,
+        3,
+    )
+    with pytest.raises(RequestError, match="run-length encoded BMP of over 2097152 bytes; send it as PNG"):
+        decode_image(bmp_of(1000, 1100, 8, row * 1100 + b"\0\1", palette, compression=1))
