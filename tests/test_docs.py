@@ -32,3 +32,33 @@ def test_every_document_is_in_the_index() -> None:
     index = (ROOT / "docs" / "README.md").read_text()
     pages = [path.relative_to(ROOT / "docs") for path in DOCUMENTS if (ROOT / "docs") in path.parents]
     assert [str(page) for page in pages if str(page) != "README.md" and f"({page})" not in index] == []
+
+
+TABLE = ROOT / "docs" / "reference" / "feature-table.md"
+
+
+def _features() -> list[tuple[str, str, str]]:
+    """(topic, what luce does, tests) of every row."""
+    rows = [line.strip("|").split(" | ") for line in TABLE.read_text().splitlines() if line.startswith("| ")]
+    return [(row[0].strip(), row[1].strip(), row[2].strip()) for row in rows if row[1].strip() != "luce"]
+
+
+def test_every_yes_of_the_feature_table_has_a_test_that_exists() -> None:
+    features = _features()
+    assert len(features) == 64
+    for topic, says, tests in features:
+        assert says, topic
+        no = says == "N" or says.startswith("not yet")
+        assert bool(tests) != no, f"{topic}: {says!r} and its test"
+        for file, name in re.findall(r"`([\w/.]+)::(\w+)`", tests):
+            path = ROOT / "tests" / file
+            assert path.exists(), f"{topic}: {file}"
+            assert f"def {name}(" in path.read_text(), f"{topic}: {file}::{name}"
+        assert len(re.findall(r"::", tests)) == len(tests.split(", ")) or no, topic
+
+
+def test_flags_of_the_feature_table_exist() -> None:
+    page = (ROOT / "docs" / "reference" / "command-line.md").read_text()
+    for topic, says, _ in _features():
+        for flag in re.findall(r"--[a-z-]+", says):
+            assert f"| `{flag}` |" in page, f"{topic}: {flag}"
