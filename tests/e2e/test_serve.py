@@ -53,8 +53,10 @@ def post(server: ServerProcess, asked: dict[str, Any]) -> httpx.Response:
 
 def test_start_says_what_it_does(tiny_server: ServerProcess) -> None:
     text = "\n".join(tiny_server.lines)
-    assert "temperature 1, top_k 20, top_p 0.95" in text
-    assert "generation_config.json" in text
+    for name, value in (("temperature", "1"), ("top_k", "20"), ("top_p", "0.95")):
+        assert re.search(rf"  {name} +{value} +generation_config.json", text)
+    assert re.search(r"pictures of up to [\d,]+ pixels", text)
+    assert re.search(r"  decoding +[\d,]+ bytes", text)
     assert re.search(r"total +[\d,]+ bytes", text)
     assert "loaded in" in text
     with tiny_server.http() as client:
