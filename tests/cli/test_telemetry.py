@@ -92,6 +92,28 @@ def test_spans_go_where_the_environment_says_and_the_last_ones_too(
     )
 
 
+def test_a_collector_that_never_answers_holds_up_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Neither spans that end, more than the queue has room for, nor the end of the server."""
+    pytest.importorskip("opentelemetry.exporter.otlp.proto.http", reason=PACKAGES)
+    monkeypatch.setattr("luce.cli.telemetry.FLUSH_SECONDS", 0.2)
+    monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "16")
+    monkeypatch.setenv("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "16")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        with telemetry(True) as tracer:
+            assert tracer is not None
+            for _ in range(100):
+                tracer.start_span("chat fake").end()
+            connection, _ = silent.accept()  # it was asked, and says nothing
+        flushing = [one for one in threading.enumerate() if one.name == "the last spans"]
+        assert flushing and all(one.daemon for one in flushing), "the process may go all the same"
+        connection.close()
+    for one in flushing:
+        one.join(30)
+
+
 @pytest.mark.parametrize("abstract", [False, True])
 def test_a_supervisor_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, abstract: bool) -> None:
     name = f"@luce-{tmp_path.name}" if abstract else str(tmp_path / "notify")

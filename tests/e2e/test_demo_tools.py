@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -17,6 +18,7 @@ from luce.demo.tool_tasks import render_call
 from luce.engines.load_model import demo_model
 from luce.errors import ModelFileError
 from tests.e2e.server import ServerProcess, serving
+from tests.test_docs import ROOT
 
 CASES = 8
 
@@ -112,3 +114,22 @@ def test_reasoning_is_told_apart(server: ServerProcess) -> None:
 
     with ThreadPoolExecutor(4) as pool:
         few_wrong(list(pool.map(one, range(CASES))))
+
+
+def test_the_example_of_the_documents(server: ServerProcess) -> None:
+    """`docs/http-api.md`, as it stands there but for ids."""
+    text = (ROOT / "docs" / "http-api.md").read_text()
+    section = text.partition("#### A call and its result\n")[2].partition("\n### ")[0]
+    request, message, result = map(json.loads, re.findall(r"^```json\n(.*?)^```$", section, re.M | re.S))
+    said = re.findall(r"`content` is then `(.*)`$", section, re.M)
+    with server.http() as client:
+        first = client.post("/v1/chat/completions", json=request).json()["choices"][0]
+        assert first["finish_reason"] == "tool_calls"
+        for call, documented in zip(first["message"]["tool_calls"], message["tool_calls"], strict=True):
+            result["tool_call_id"] = call["id"]
+            assert call["id"].startswith(documented["id"][:5]) and documented["id"].endswith("…")
+            documented["id"] = call["id"]
+        assert first["message"] == message
+        again = request | {"messages": [*request["messages"], first["message"], result]}
+        second = client.post("/v1/chat/completions", json=again).json()["choices"][0]
+    assert [second["message"]["content"]] == said
