@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
+import trio
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
@@ -259,3 +260,5 @@ class _HttpReading(Collector):
         for key, values in self._tallies.seconds.items():
             times.add_metric(key, list(values.cumulated()), values.sum)
         yield times
+        tasks = trio.lowlevel.current_statistics().tasks_living
+        yield GaugeMetricFamily("luce:tasks", "Tasks of the server: connections, requests, actors.", tasks)

@@ -30,8 +30,8 @@ class ServerProcess:
     def openai(self) -> OpenAI:
         return OpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0, timeout=60)
 
-    def http(self) -> httpx.Client:
-        return httpx.Client(base_url=self.url, timeout=60, verify=False)
+    def http(self, **options: Any) -> httpx.Client:
+        return httpx.Client(base_url=self.url, timeout=60, verify=False, **options)
 
     def signal(self, number: int = signal.SIGTERM) -> None:
         self.process.send_signal(number)
@@ -41,9 +41,14 @@ class ServerProcess:
 
 
 @contextmanager
-def serving(model: Path | None, *flags: str, env: dict[str, str] | None = None) -> Iterator[ServerProcess]:
+def serving(
+    model: Path | None,
+    *flags: str,
+    env: dict[str, str] | None = None,
+    program: tuple[str, ...] = LUCE,
+) -> Iterator[ServerProcess]:
     """A server on a free port; killed on the way out if it is still there."""
-    command = [*LUCE, "serve", *([str(model)] if model else []), "--port", "0", *flags]
+    command = [*program, "serve", *([str(model)] if model else []), "--port", "0", *flags]
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env, bufsize=1
     )
@@ -53,7 +58,7 @@ def serving(model: Path | None, *flags: str, env: dict[str, str] | None = None) 
     try:
         for line in process.stdout:
             lines.append(line.rstrip())
-            if found := re.match(r"serving .* at (http://\S+)/v1", line):
+            if found := re.match(r"serving .* at (https?://\S+)/v1", line):
                 # Someone has to read on, or the server stops at a full pipe.
                 reader = threading.Thread(target=lambda: lines.extend(map(str.rstrip, process.stdout or ())))
                 reader.start()
