@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import re
+from urllib.parse import urlsplit
+
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from luce.http.image_sources.hosts import HostRule, UrlError, parse_host_rule, parse_remote_url
 
@@ -114,3 +119,29 @@ def test_rules(text: str, rule: HostRule) -> None:
 def test_what_is_no_rule(text: str) -> None:
     with pytest.raises(UrlError):
         parse_host_rule(text)
+
+
+_PARTS = st.one_of(
+    st.sampled_from(
+        ["http", "https", "://", ":", "/", "//", "@", "\\", "?", "#", "%00", "%2e", ".", "[", "]", "::1", "127.0.0.1",
+         "pictures.example.org", "cdn.example.net", "evil.example", "443", "80", " ", "\r\n", "\0", "ü", "。"]
+    ),
+    st.text(max_size=4),
+)  # fmt: skip
+
+
+@given(st.lists(_PARTS, max_size=12))
+@settings(max_examples=500, deadline=None)
+def test_any_text_is_a_url_of_the_list_or_refused(parts: list[str]) -> None:
+    """What goes out holds nothing that could end a line or name another host."""
+    for text in ("".join(parts), "http://" + "".join(parts), "https://pictures.example.org" + "".join(parts)):
+        try:
+            url = parse_remote_url(text, RULES)
+        except UrlError as error:
+            assert str(error).isprintable() and len(str(error)) < 400
+            continue
+        assert any(rule.allows(url) for rule in RULES)
+        assert re.fullmatch(r"/[\x21-\x7e]*", url.target) and re.fullmatch(r"[a-z0-9_.:-]+", url.host)
+        assert urlsplit(text.strip()).hostname in (url.host, f"{url.host}."), (
+            "another reader sees the same host"
+        )
