@@ -174,7 +174,7 @@ def standing(url: str, pid: int) -> Standing:
         requests=len(slots["requests"]),
         slots=slots["slots"] - slots["free"],
         blocks=_metric(metrics, r'luce:kv_blocks{[^}]*use="held"[^}]*}'),
-        tasks=_metric(metrics, r"luce:tasks"),
+        tasks=_metric(metrics, r"luce:tasks{[^}]*}"),
         files=process.num_fds(),
         threads=process.num_threads(),
     )

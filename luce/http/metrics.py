@@ -126,6 +126,8 @@ class _Reading(Collector):
             "state",
             {one: int(one in active) for one in states},
         )
+        tasks = trio.lowlevel.current_statistics().tasks_living
+        yield self._gauge("luce:tasks", "Tasks of the server: of connections, requests, actors.", tasks)
 
     def _memory(self) -> Iterator[Metric]:
         memory = self._service.loop.memory
@@ -260,5 +262,3 @@ class _HttpReading(Collector):
         for key, values in self._tallies.seconds.items():
             times.add_metric(key, list(values.cumulated()), values.sum)
         yield times
-        tasks = trio.lowlevel.current_statistics().tasks_living
-        yield GaugeMetricFamily("luce:tasks", "Tasks of the server: connections, requests, actors.", tasks)
