@@ -103,6 +103,18 @@ def streams_a_tool_call():
 
 
 @check
+def speaks_the_responses_api():
+    """What ChatOpenAI falls back to by itself for some settings."""
+    newer = model(use_responses_api=True)
+    equal(newer.invoke(FACTS["count"]["question"]).text, FACTS["count"]["answer"])
+    equal("".join(chunk.text for chunk in newer.stream(FACTS["count"]["question"])), FACTS["count"]["answer"])
+    agent = newer.bind_tools([multiply])
+    asked = agent.invoke(FACTS["product"]["question"])
+    messages = [HumanMessage(FACTS["product"]["question"]), asked, multiply.invoke(asked.tool_calls[0])]
+    equal(agent.invoke(messages).text, FACTS["product"]["answer"])
+
+
+@check
 def maps_errors():
     for kind, fields in (
         (openai.NotFoundError, {"model": "gpt-9"}),

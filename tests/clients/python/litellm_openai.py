@@ -83,6 +83,20 @@ def gives_log_probabilities():
 
 
 @check
+def speaks_the_messages_api():
+    """Names as anthropic/NAME go to the other address, and come back as OpenAI's answers."""
+    fields = {"model": f"anthropic/{MODEL}", "api_base": FACTS["base"], "api_key": KEY, "max_tokens": 400}
+    chart, task = FACTS["chart"], FACTS["weather"]
+    answer = litellm.completion(messages=user(chart["question"], chart["url"]), **fields)
+    equal(answer.choices[0].message.content, chart["answer"])
+    asked = litellm.completion(messages=user(task["question"]), tools=FACTS["tools"], **fields)
+    (call,) = asked.choices[0].message.tool_calls
+    equal((call.function.name, json.loads(call.function.arguments)), (task["name"], task["arguments"]))
+    chunks = list(litellm.completion(messages=user(FACTS["count"]["question"]), stream=True, **fields))
+    equal(litellm.stream_chunk_builder(chunks).choices[0].message.content, FACTS["count"]["answer"])
+
+
+@check
 def maps_errors():
     for kind, fields in (
         (litellm.NotFoundError, {"model": "openai/gpt-9"}),

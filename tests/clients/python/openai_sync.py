@@ -191,6 +191,43 @@ def seeds_reproduce():
 
 
 @check
+def gives_several_choices():
+    fields = {
+        "model": MODEL,
+        "messages": user("Hello!"),
+        "n": 3,
+        "temperature": 9,
+        "seed": 5,
+        "max_tokens": 16,
+    }
+    whole = chat.create(**fields)
+    texts = [choice.message.content for choice in whole.choices]
+    equal([choice.index for choice in whole.choices], [0, 1, 2])
+    equal(len(set(texts)), 3)
+    state = ChatCompletionStreamState()
+    for chunk in chat.create(**fields, stream=True):
+        state.handle_chunk(chunk)
+    choices = sorted(state.get_final_completion().choices, key=lambda choice: choice.index)
+    equal([choice.message.content for choice in choices], texts)
+    greedy = chat.create(messages=user(FACTS["count"]["question"]), n=2, **GREEDY)
+    equal([choice.message.content for choice in greedy.choices], [FACTS["count"]["answer"]] * 2)
+    equal(greedy.usage.prompt_tokens, 23)
+
+
+@check
+def completes_text():
+    """The older API: the prompt is what chat completions would have made of the messages."""
+    task = FACTS["count"]
+    prompt = f"<|im_start|>user\n{task['question']}<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
+    fields = {"model": MODEL, "prompt": prompt, "temperature": 0, "max_tokens": 200}
+    whole = client.completions.create(**fields)
+    equal((whole.choices[0].text, whole.choices[0].finish_reason), (task["answer"], "stop"))
+    chunks = list(client.completions.create(**fields, stream=True, stream_options={"include_usage": True}))
+    equal("".join(choice.text for chunk in chunks for choice in chunk.choices), task["answer"])
+    equal(chunks[-1].usage.completion_tokens, whole.usage.completion_tokens)
+
+
+@check
 def stops():
     answer = chat.create(messages=user(FACTS["count"]["question"]), stop=[", 12", "never"], **GREEDY)
     equal((answer.choices[0].message.content, answer.choices[0].finish_reason), ("7, 8, 9, 10, 11", "stop"))
