@@ -11,6 +11,7 @@ from luce.engines.fake.engine import FakeEngine, Mode, fake_capabilities
 from luce.engines.fake.times import Times
 from luce.engines.seam import SlotSpec
 from luce.http.options import HttpOptions
+from luce.sampling.parameters import SamplingParams
 from tests.faults.whole import SETTINGS, alone, ask, counted, live, picture, shown, text_of
 from tests.http.conftest import data_url
 from tests.http.fake_model import live as fake_live
@@ -140,8 +141,9 @@ async def test_b94_n_of_two_has_one_usage_chunk_that_counts_the_prompt_once(sett
     """With text and with a picture; the counts are those of the whole answer and of the choices alone."""
     for parts in (["Hello"], [picture(1), "Hello"]):
         asked = ask(*parts, max_tokens=12, temperature=1.0, seed=5)
+        second = SamplingParams(seed=5).for_choice(1).seed
         async with live(**settings) as server:
-            (lone,) = await server.all([asked])
+            lone, other = await server.all([asked, asked | {"seed": second}])
             (whole,) = await server.all([asked | {"n": 2}])
             streamed = await server.events(asked | {"n": 2, "stream_options": {"include_usage": True}})
             *chunks, last = _parsed(streamed)
@@ -151,7 +153,8 @@ async def test_b94_n_of_two_has_one_usage_chunk_that_counts_the_prompt_once(sett
         assert all(chunk["usage"] is None and len(chunk["choices"]) == 1 for chunk in chunks)
         ends = [c["choices"][0]["index"] for c in chunks if c["choices"][0]["finish_reason"]]
         assert sorted(ends) == [0, 1]
-        assert whole["choices"][0] == lone["choices"][0] != whole["choices"][1]
+        assert whole["choices"] == [lone["choices"][0], other["choices"][0] | {"index": 1}]
+        assert lone["choices"][0] != other["choices"][0], "the trap: their seeds make a difference"
 
 
 @pytest.mark.parametrize("what", ["prefill", "queue", "encode"])

@@ -34,7 +34,9 @@ SHAPES = [
 
 @st.composite
 def systems(draw: st.DrawFn) -> Options:
-    shapes = tuple(draw(st.lists(st.sampled_from(SHAPES), min_size=2, max_size=5)))
+    drawn = draw(st.lists(st.sampled_from(SHAPES), min_size=2, max_size=5))
+    choices = draw(st.integers(1, len(drawn)))  # of the first one's prompt
+    shapes = (drawn[0], *[attrs.evolve(drawn[0], leader=0)] * (choices - 1), *drawn[choices:])
     size = draw(st.integers(1, 3))
     alone = max(blocks_for(shape.prompt_rows + shape.max_tokens, size) for shape in shapes)
     some = st.integers(0, 2)
