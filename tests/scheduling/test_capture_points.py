@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from luce.scheduling.capture_points import anchor_point, capture_points, next_cut
+from luce.scheduling.capture_points import anchor_point, capture_points, next_cut, shared_point
 from tests.scheduling.prompts import Part, keys, prompts, text
 
 A, B = (b"a" * 32, 6), (b"b" * 32, 6)
@@ -38,6 +38,24 @@ def test_every_point_can_be_the_end_of_a_chunk(prompt: list[Part], data: st.Data
     for end in thinned:
         nearest = min(point for point in points if point >= end)
         assert nearest - end < spacing, "a turn's end is a point, or one comes soon behind it"
+
+
+@given(prompts, st.data())
+def test_a_shared_prompt_is_captured_near_its_end(prompt: list[Part], data: st.DataObject) -> None:
+    """One point more at most, behind all others: what is behind it is short, or begins with a picture that ends the
+    prompt, and it leaves a row to compute."""
+    sequence = keys(prompt)
+    answer_start = data.draw(st.none() | st.integers(0, len(sequence)))
+    start, spacing = data.draw(st.integers(0, len(sequence))), data.draw(st.integers(1, 5))
+    lone = capture_points(sequence, answer_start=answer_start, start=start, stride=0, spacing=spacing)
+    points = capture_points(
+        sequence, answer_start=answer_start, start=start, stride=0, spacing=spacing, shared=True
+    )
+    point = shared_point(sequence, answer_start, spacing=spacing)
+    last = sequence.before_image(max(len(sequence) - 1, 0))
+    assert point >= last - spacing and point in (last, anchor_point(sequence, answer_start))
+    assert points == tuple(sorted({*lone, point} - ({point} if point <= start else set())))
+    assert point == 0 or sequence.may_end_hit(point)
 
 
 @given(st.lists(st.integers(1, 40), unique=True), st.integers(0, 41), st.integers(1, 41), st.integers(1, 9))
