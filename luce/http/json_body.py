@@ -19,6 +19,7 @@ import msgspec
 from luce.errors import RequestError, as_param, reason, shown_name
 from luce.http.json_scan import MAX_DIGITS, Limits, Scan, scan
 from luce.http.json_types import accepted_values, field_names, in_json_words, listed, shown, value_at
+from luce.http.lone_tags import missing_tag
 
 __all__ = ["FILE_LIMITS", "MAX_DEPTH", "decode_object", "typed"]
 
@@ -82,9 +83,12 @@ def typed(value: Any, kind: type[T]) -> T:
         RequestError: names the first field that does not fit.
     """
     try:
-        return msgspec.convert(value, kind, strict=True)
+        found = msgspec.convert(value, kind, strict=True)
     except msgspec.ValidationError as error:
         raise _field_error(error, value, kind) from None
+    if place := missing_tag(kind, value):
+        raise RequestError(f"{place} is missing", field=place)
+    return found
 
 
 def _field_error(error: msgspec.ValidationError, body: Any, kind: type) -> RequestError:

@@ -104,6 +104,7 @@ GROUPS = {
         Group("instructor", "instructor, and with it an older openai"),
         Group("node", "openai for Node.js and the AI SDK"),
         Group("aiperf", "aiperf"),
+        Group("schemathesis", "schemathesis"),
     )
 }
 

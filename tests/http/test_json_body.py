@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 
 from luce.errors import RequestError
 from luce.http.answering.room import body_limits
+from luce.http.anthropic.request import MessagesRequest
 from luce.http.json_body import decode_object, typed
 from luce.http.json_scan import Limits, scan
 from luce.http.openai.chat_request import ChatRequest
+from luce.http.openai.responses.request import ResponsesRequest
 
 LIMITS = body_limits(8192)
 
@@ -207,3 +209,32 @@ def test_a_file_is_named_in_its_errors() -> None:
         decode_object(b"NaN", what="the file")
     with pytest.raises(RequestError, match="the file is not valid JSON"):
         decode_object(b"{", what="the file")
+
+
+# -- kinds that are left out --------------------------------------------------------------------------------------
+
+SAID = {"model": "m", "max_tokens": 1, "messages": [{"role": "user", "content": "Hi"}]}
+SUMMARY = {"type": "summary_text", "text": "x"}
+CACHED = {"type": "text", "text": "x", "cache_control": {"type": "ephemeral"}}
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "place"),
+    [
+        (MessagesRequest, SAID | {"system": [{"text": "x"}]}, "system[0].type"),
+        (MessagesRequest, SAID | {"system": [CACHED, {"text": "x"}]}, "system[1].type"),
+        (ResponsesRequest, {"input": [{"type": "reasoning", "summary": [{"text": "x"}]}]}, "input[0].summary[0].type"),
+        (ResponsesRequest, {"input": [{"type": "reasoning", "summary": [SUMMARY]}]}, None),
+        (MessagesRequest, SAID | {"system": [CACHED]}, None),
+        (MessagesRequest, SAID | {"system": "x"}, None),
+        (MessagesRequest, SAID | {"system": None}, None),
+        (ChatRequest, {"messages": SAID["messages"]}, None),
+    ],
+)  # fmt: skip
+def test_a_kind_is_needed_where_there_is_only_one(kind: type, body: Any, place: str | None) -> None:
+    if place is None:
+        typed(body, kind)
+        return
+    with pytest.raises(RequestError, match="is missing") as raised:
+        typed(body, kind)
+    assert raised.value.field == place

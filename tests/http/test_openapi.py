@@ -19,7 +19,7 @@ from luce.http.openapi.operations import OPERATIONS
 from luce.http.options import HttpOptions
 from luce.http.route_names import address
 from tests.http.conftest import serving
-from tests.http.stubs import StubService, make_model
+from tests.http.stubs import StubService, make_model, saying
 from tools.openapi import DOCUMENT
 
 FOUND = document()
@@ -118,9 +118,50 @@ async def test_it_wants_a_key_as_all_else() -> None:
     assert probes == {"/health", "/ready"}
 
 
+def _data(content: dict[str, Any]) -> dict[str, Any]:
+    """The schema of an event's data, where it is JSON."""
+    data: dict[str, Any] = content["text/event-stream"]["schema"]["properties"]["data"]
+    return data["anyOf"][0] if "anyOf" in data else data
+
+
 def test_streams_are_described() -> None:
     for operation in OPERATIONS:
         if operation.generates:
             content = FOUND["paths"][operation.path]["post"]["responses"]["200"]["content"]
-            events = content["text/event-stream"]["schema"]["x-event-schemas"]
+            events = _data(content)["contentSchema"]["anyOf"]
             assert len(events) == len(operation.events) > 1
+
+
+BODIES: dict[str, dict[str, Any]] = {
+    "/v1/chat/completions": {
+        "messages": [{"role": "user", "content": "Hi"}],
+        "logprobs": True,
+        "top_logprobs": 1,
+    },
+    "/v1/completions": {"prompt": ["a", "b"], "logprobs": 1, "echo": None},
+    "/v1/responses": {"input": "Hi"},
+    "/v1/messages": {"model": "stub", "max_tokens": 9, "messages": [{"role": "user", "content": "Hi"}]},
+}
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("path", [one.path for one in OPERATIONS if one.generates])
+async def test_answers_and_events_fit(path: str) -> None:
+    """The whole of each, which no outside tool looks at: it takes the data of events for text."""
+    content = FOUND["paths"][path]["post"]["responses"]["200"]["content"]
+    components = {"components": FOUND["components"]}
+    whole = jsonschema.Draft202012Validator(content["application/json"]["schema"] | components)
+    event = jsonschema.Draft202012Validator(_data(content)["contentSchema"] | components)
+    script = saying("Hello", pause=0.003)
+    async with serving(StubService(script), keep_alive=0.002) as server, server.http() as client:
+        response = await client.post(path, json=BODIES[path])
+        whole.validate(response.json())
+        stream = await client.post(path, json=BODIES[path] | {"stream": True})
+    lines = [
+        line[6:] for line in stream.text.splitlines() if line.startswith("data: ") and line != "data: [DONE]"
+    ]
+    assert len(lines) > 5
+    for line in lines:
+        event.validate(json.loads(line))
+    assert not event.is_valid({"choices": 3})
+    assert not whole.is_valid({})

@@ -24,8 +24,7 @@ DESCRIPTION = (
     "not have is 405, and `Allow` says which it has. Every answer carries `x-request-id`. Docs: docs/http-api.md."
 )
 _STREAM = (
-    "Server-sent events, when `stream` is true: `data:` with one JSON value each, of the schemas under "
-    "`x-event-schemas`; comment lines while there is nothing to say."
+    "One of the events that come when `stream` is true; comment lines come while there is nothing to say"
 )
 
 
@@ -49,7 +48,7 @@ def document() -> dict[str, Any]:
         "security": [{"bearer": []}, {"apiKey": []}],
         "paths": paths,
         "components": {
-            "schemas": {_short(name): _tidied(_renamed(schema)) for name, schema in schemas.items()},
+            "schemas": {name: _tidied(name, schema) for name, schema in _named(schemas).items()},
             "responses": {
                 f"{shape}{status}": _failure(status, by_type[kind])
                 for shape, kind in _FAILURES.items()
@@ -127,9 +126,21 @@ def _success(operation: Operation, schemas: dict[type, dict[str, Any]]) -> dict[
         content = {"application/json": {"schema": schemas.get(operation.answer, {"type": "object"})}}
     description = operation.summary
     if operation.events:
-        events = [schemas[one] for one in operation.events]
+        event = {
+            "type": "string",
+            "contentMediaType": "application/json",
+            "contentSchema": {"anyOf": [schemas[one] for one in operation.events]},
+        }
         content["text/event-stream"] = {
-            "schema": {"type": "string", "description": _STREAM, "x-event-schemas": events}
+            "schema": {
+                "description": _STREAM,
+                "type": "object",
+                "properties": {
+                    "event": {"type": "string"},
+                    "data": {"anyOf": [event, {"const": "[DONE]"}]} if operation.done else event,
+                },
+                "required": ["data"],
+            }
         }
     return {"description": description, "headers": headers, "content": content}
 
@@ -170,6 +181,10 @@ def _short(name: str) -> str:
     return f"{api}{'Input' if module.endswith('request') else ''}{plain}"
 
 
+def _named(schemas: dict[str, Any]) -> dict[str, Any]:
+    return {_short(name): _renamed(schema) for name, schema in schemas.items()}
+
+
 def _renamed(schema: Any) -> Any:
     """The same with short names in its references."""
     if isinstance(schema, dict):
@@ -184,8 +199,16 @@ def _renamed(schema: Any) -> Any:
 _MARKUP = re.compile(r"``|:\w+:(?=`)")
 
 
-def _tidied(schema: dict[str, Any]) -> dict[str, Any]:
+_OPTIONAL = {"ResponsesInputMessageItem": "type"}
+"""What may be left out, or null, though the type that is read has it: OpenAI's short form of a message."""
+
+
+def _tidied(name: str, schema: dict[str, Any]) -> dict[str, Any]:
     """Docstrings are written for readers of the code: their markup is Markdown here."""
+    if field := _OPTIONAL.get(name):
+        kinds = {field: {"enum": [*schema["properties"][field]["enum"], None]}}
+        required = [one for one in schema["required"] if one != field]
+        schema = schema | {"properties": schema["properties"] | kinds, "required": required}
     if "description" in schema:
         return schema | {"description": _MARKUP.sub("`", schema["description"]).strip()}
     return schema

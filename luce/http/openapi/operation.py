@@ -34,6 +34,8 @@ class Operation:
     """Of the JSON answer; None: text."""
     events: tuple[type, ...] = ()
     """Of the data of server-sent events, where the answer may be a stream."""
+    done: bool = False
+    """A stream that is whole ends with ``data: [DONE]``."""
     parameters: tuple[Parameter, ...] = ()
     examples: Mapping[str, Mapping[str, Any]] = attrs.field(factory=dict)
     """Of the body, by name."""

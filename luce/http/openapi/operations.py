@@ -77,6 +77,7 @@ OPERATIONS: tuple[Operation, ...] = (
         request=ChatRequest,
         answer=Answer,
         events=(Chunk, ErrorBody),
+        done=True,
         examples={
             "whole": {"messages": _HI, "max_tokens": 4},
             "stream": {
@@ -96,6 +97,7 @@ OPERATIONS: tuple[Operation, ...] = (
         request=CompletionRequest,
         answer=Completion,
         events=(CompletionChunk, ErrorBody),
+        done=True,
         examples={
             "text": {"prompt": "Hi", "max_tokens": 4, "logprobs": 1},
             "ids": {"prompt": [[1, 2], [3]], "max_tokens": 4, "stream": True},
