@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 ARGS ?=
 
-.PHONY: serve demo test lint types check bench soak clean
+.PHONY: serve demo test lint types check bench soak fuzz clean
 
 serve: $(STAMP)
 	$(BIN)/luce serve $(ARGS)
@@ -33,6 +33,10 @@ bench: $(STAMP)
 # Half an hour of traffic of every kind against a server; ends with an error if its memory grows.
 soak: $(STAMP)
 	$(BIN)/python -m benchmarks.soak $(ARGS)
+
+# A minute of requests that are nearly right against a whole server; ARGS="--seconds 600" for longer.
+fuzz: $(STAMP)
+	$(BIN)/python -m tests.fuzz $(ARGS)
 
 # One install serves every target; it is repeated only when the dependencies change.
 $(STAMP): pyproject.toml
