@@ -84,7 +84,7 @@ POSTS: tuple[tuple[str, dict[str, Any]], ...] = (
             "top_logprobs": 3,
             "stop": ["é", "</think>"], "logit_bias": {"5": 2.5}, "presence_penalty": 0.5, "frequency_penalty": -0.5,
             "repetition_penalty": 1.1, "min_tokens": 2, "stop_token_ids": [9], "ignore_eos": True, "user": "u",
-            "metadata": {"a": "b"}, "cache_salt": "s", "request_id": "fuzz-1", "timeout": 20.5, "n": 1,
+            "metadata": {"a": "b"}, "cache_salt": "s", "request_id": "fuzz-1", "timeout": 20.5, "n": 2,
             "skip_special_tokens": False, "include_stop_str_in_output": True, "reasoning_format": "none",
         },
     ),
@@ -125,7 +125,7 @@ POSTS: tuple[tuple[str, dict[str, Any]], ...] = (
         "/v1/completions",
         {"prompt": ["a", "b", ""], "max_tokens": 6, "stream": True, "echo": True, "stop": "a", "suffix": None, "n": 1},
     ),
-    ("/v1/completions", {"prompt": [[1, 2, 3], [4]], "max_tokens": 6, "stream": True, "seed": -5, "best_of": 1}),
+    ("/v1/completions", {"prompt": [[1, 2, 3], [4]], "max_tokens": 6, "stream": True, "seed": -5, "n": 3}),
     ("/v1/responses", {"input": "Hi", "max_output_tokens": 6, "stream": True, "instructions": "Be brief"}),
     (
         "/v1/responses",
