@@ -34,6 +34,7 @@ from benchmarks.turns import Prompt
 from luce.actors.answer import AnswerText
 from luce.actors.free_memory import machine_memory
 from luce.actors.mailbox import Mailbox, Turn
+from luce.actors.masks import MaskWorkers
 from luce.actors.messages import ToEncoder, ToLoop
 from luce.actors.options import ServiceOptions
 from luce.actors.request import Request
@@ -280,6 +281,7 @@ async def house(
         free_memory=machine_memory,
         loop=Mailbox[ToLoop](turn, turn.waker),
         encoder=Mailbox[ToEncoder](turn),
+        masks=MaskWorkers(),
         request_chart=load_chart("request"),
         forget=lambda request: None,
     )

@@ -35,4 +35,5 @@ def _choice(first: Submission, index: int) -> Submission:
         choice=index,
         params=first.params.for_choice(index),
         keys=None if first.keys is None else first.keys.copy(),
+        constraint=None if first.constraint is None else first.constraint.fork(),
     )

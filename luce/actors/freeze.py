@@ -49,12 +49,13 @@ def freeze(loop: StepLoop, *, run_ahead: bool) -> LoopState:
                     covered(request),
                     request.runnable and slot not in adopting and not (points and awaits_capture(request)),
                     slot in continuing,
-                    slot in busy,
+                    slot in busy or request.masking,
                     pressed and request.savable and memory.save_cost(request) <= room,
                     pressed and request.droppable,
                     cut_row(request) if points else None,
                     request.staged_prompt if stages and request.wants_pass else None,
                     request.imported,
+                    request.mask is not None,
                 ),
             )
         )

@@ -22,6 +22,7 @@ __all__ = [
     "ChunkDone",
     "EncodeFailed",
     "ImageReady",
+    "MaskFailed",
     "Plain",
     "QueueExpired",
     "RequestMessage",
@@ -36,7 +37,7 @@ __all__ = [
 
 
 class Plain(NamedTuple):
-    """An event that carries nothing: cancel, retired, dropped, park.save, park.drop, resume, pass.joined, …"""
+    """An event that carries nothing: cancel, retired, dropped, park.save, park.drop, resume, mask.ready, …"""
 
     event: str
 
@@ -100,6 +101,14 @@ class AdoptionFailed:
     error: LuceError
 
 
+@attrs.frozen
+class MaskFailed:
+    """What the next token may be cannot be told."""
+
+    event: ClassVar[str] = "mask.failed"
+    error: LuceError
+
+
 @attrs.frozen(eq=False)
 class ImageReady:
     event: ClassVar[str] = "image.ready"
@@ -124,6 +133,7 @@ RequestMessage = (
     | StepFailed
     | RestoreFailed
     | AdoptionFailed
+    | MaskFailed
     | ImageReady
     | EncodeFailed
 )

@@ -19,7 +19,7 @@ FED: Mapping[str, frozenset[str]] = {
         "slot.granted", "chunk.done", "token", "step.failed", "image.ready", "encode.failed", "queue.expired",
         "cancel", "retired", "dropped", "client.full", "client.drained", "client.timeout",
         "deadline.expired", "lead.over",
-        "park.save", "park.drop", "resume", "restore.failed", "adoption.failed",
+        "park.save", "park.drop", "resume", "restore.failed", "adoption.failed", "mask.ready", "mask.failed",
     }),
     "loop": frozenset({
         "admit", "retire", "rows.ready", "plan.rows", "plan.empty", "turn.done", "step.done", "drain", "abort",
@@ -35,6 +35,9 @@ SPEAKS_FOR: Mapping[str, str] = {
     "followers": "request",
 }  # fmt: skip
 """Whose chart a message to a target reaches."""
+
+SERVICES = frozenset({"timer", "masks"})
+"""Targets that run no chart: the timers, and the workers that compute masks."""
 
 
 def check_protocol(charts: Mapping[str, Chart], guards: Mapping[str, object]) -> None:
@@ -65,7 +68,7 @@ def check_fit(name: str, charts: Mapping[str, Chart], guards: object) -> None:
     if missing := sorted(FED[name] - chart.events):
         raise ChartError(f"{name}.scxml: no transition for {', '.join(missing)}, which its actor feeds")
     for send in _sends(chart):
-        if send.target == "timer":
+        if send.target in SERVICES:
             continue
         receiver = SPEAKS_FOR.get(send.target)
         if receiver is None:

@@ -16,8 +16,6 @@ import functools
 import logging
 from typing import TYPE_CHECKING
 
-import attrs
-
 from luce.actors.answer import AnswerText
 from luce.actors.deadline import TimeLimit, too_late
 from luce.actors.mailbox import Mailbox, Waker
@@ -26,6 +24,7 @@ from luce.actors.messages import (
     ChunkDone,
     EncodeFailed,
     ImageReady,
+    MaskFailed,
     Plain,
     QueueExpired,
     RequestMessage,
@@ -37,6 +36,7 @@ from luce.actors.messages import (
     Token,
     ToLoop,
 )
+from luce.actors.request_data import SavedState, count_ready_rows, first_text_row, missing_spans
 from luce.actors.request_guards import RequestGuards
 from luce.actors.request_timers import RequestTimers
 from luce.actors.submission import Handle, Submission, Timings, Usage, prefix_keys
@@ -53,29 +53,20 @@ if TYPE_CHECKING:
     from luce.scheduling.holds import Hold
     from luce.scheduling.prefix_keys import PrefixKeys
 
-__all__ = ["DROPPABLE", "Request", "SavedState"]
+__all__ = ["DROPPABLE", "Request"]
 
 log = logging.getLogger("luce.request")
 
 DROPPABLE = ("decoding", "staging_chunk", "staging_wait_rows", "encoding")
 """States in which a slot may be taken away and computed again."""
 
+_TAKE_ROWS = frozenset({"staging_chunk", "decoding_free", "decoding_masked"})
+
 
 @functools.cache
 def _takes_rows(here: Configuration) -> bool:
     """Asked for every slot before every step; there are few configurations, so every answer is kept."""
-    return "flowing" in here.active and ("decoding" in here.active or "staging_chunk" in here.active)
-
-
-@attrs.frozen
-class SavedState:
-    """A slot's state in host memory."""
-
-    handle: int
-    """Its name at the engine."""
-    position: int
-    """Rows in it."""
-    nbytes: int
+    return "flowing" in here.active and not here.active.isdisjoint(_TAKE_ROWS)
 
 
 class Request:
@@ -147,13 +138,19 @@ class Request:
         """Rows submitted to the engine: where the slot's next segment starts."""
         self.computed_rows = 0
         """Rows whose step has been handed out, or that came from a cache."""
-        self.ready_rows = self._count_ready_rows()
+        self.ready_rows = count_ready_rows(self.spec, self.computed_rows)
         self.staged = self._needs_passes()
         """Its prompt goes through staged passes; settled when it starts in a slot."""
         self.layers_left = False
         """The pass that it is in has slices left."""
         self.imported = False
         """Its staged prompt is in its blocks. Set by the loop."""
+        self.constraint = submission.constraint
+        """What holds its answer to a form. While :attr:`masking`, the worker's."""
+        self.mask = self.constraint.mask if self.constraint is not None else None
+        """What its next token may be; None: anything, or it is not known yet."""
+        self.masking = False
+        """A worker computes it."""
         self.num_generated = 0
         self.parks = 0
         """How often it gave its slot back under pressure."""
@@ -174,12 +171,7 @@ class Request:
     @property
     def missing_images(self) -> list[int]:
         """Pictures that are not encoded and that rows to come need."""
-        rows = self.spec.image_rows
-        return [
-            span.image
-            for span in self.spec.spans
-            if rows[span.image] is None and span.start + span.length > self.computed_rows
-        ]
+        return [span.image for span in missing_spans(self.spec, self.computed_rows)]
 
     def pictures(self, digest: bytes) -> list[int]:
         """The places among its pictures of the one with this digest."""
@@ -222,7 +214,7 @@ class Request:
     def start_at(self, row: int) -> None:
         """Its slot holds the state after ``row`` rows, and nothing of it is in flight."""
         self.next_row = self.computed_rows = row
-        self.ready_rows = self._count_ready_rows()
+        self.ready_rows = count_ready_rows(self.spec, self.computed_rows)
         self.staged = self._needs_passes()
         self.imported = False
 
@@ -231,12 +223,8 @@ class Request:
 
     @property
     def first_text_row(self) -> int:
-        """On an engine that takes pictures whole, in staged passes: the row after the last of them. Those before it
-        cannot be continued from a cached prefix. 0 on others."""
-        spans = self.spec.spans
-        if not self.capabilities.whole_image_blocks or not spans:
-            return 0
-        return spans[-1].start + spans[-1].length
+        """See :func:`luce.actors.request_data.first_text_row`."""
+        return first_text_row(self.spec, self.capabilities)
 
     def extend_keys(self, rows: int) -> None:
         """Have keys for the first ``rows`` rows, generated ones included."""
@@ -307,9 +295,10 @@ class Request:
             self.usage.cached_tokens = self.computed_rows
         elif isinstance(message, ImageReady):
             self.spec.image_rows[message.image] = message.rows
-            self.ready_rows = self._count_ready_rows()
-        elif isinstance(message, StepFailed | EncodeFailed | QueueExpired):
+            self.ready_rows = count_ready_rows(self.spec, self.computed_rows)
+        elif isinstance(message, StepFailed | EncodeFailed | QueueExpired | MaskFailed):
             self.error = message.error
+            self.masking = self.masking and not isinstance(message, MaskFailed)
         elif isinstance(message, AdoptionFailed):
             self._start_over()  # nothing of it has been computed yet
         elif isinstance(message, RestoreFailed):
@@ -317,6 +306,8 @@ class Request:
                 self._start_over()
             else:
                 self.error = message.error
+        elif message.event == "mask.ready":
+            self._take_mask()
         elif message.event == "park.drop":
             self._start_over()
         elif message.event == "deadline.expired":
@@ -339,14 +330,26 @@ class Request:
         self.num_generated += 1
         self._tokens.append(number)
         finish = self._finish_rule.reason(number, self.num_generated)
+        wants_mask = False
+        if self.constraint is not None and finish is None:
+            wants_mask = self.constraint.take(number)
+            finish = "stop" if self.constraint.complete else None
         text = answer.push(number, ends=finish == "stop")
         if answer.stopped:
             finish = "stop"
         if finish is not None:
             self.finish = finish
             text += answer.flush()
+        elif wants_mask:
+            self.mask, self.masking = None, True
+        elif self.constraint is not None:
+            self._take_mask()
         if self.buffer.put(new_tuple(Delta, (text, (token,)))):
             self.mailbox.put(Plain("client.full"))
+
+    def _take_mask(self) -> None:
+        assert self.constraint is not None
+        self.mask, self.masking = self.constraint.mask, False
 
     def _feed(self, event: str) -> None:
         machine = self.machine
@@ -386,15 +389,11 @@ class Request:
                 followers, self.followers = self.followers, ()
                 for follower in followers:
                     follower.mailbox.put(Plain(send.event))
+            elif send.target == "masks":
+                self._wiring.masks.want(self)
             else:
                 assert send.target == "timer", send
                 self._timers.obey(send)
 
     def _drained(self) -> None:
         self.mailbox.put(Plain("client.drained"))
-
-    def _count_ready_rows(self) -> int:
-        for span in self.spec.spans:
-            if self.spec.image_rows[span.image] is None and span.start + span.length > self.computed_rows:
-                return span.start
-        return self.prompt_rows

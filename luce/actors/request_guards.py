@@ -57,6 +57,21 @@ class RequestGuards:
         return self._request.computed_rows >= self._request.prompt_rows - 1
 
     @guard
+    def goes_on_free(self) -> bool:
+        request = self._request
+        return request.finish is None and request.mask is None and not request.masking
+
+    @guard
+    def mask_pending(self) -> bool:
+        """A worker computes what the next token may be, or is about to be asked."""
+        return self._request.masking
+
+    @guard
+    def masked(self) -> bool:
+        """What the next token may be is known, and not all are."""
+        return self._request.mask is not None
+
+    @guard
     def stop_reached(self) -> bool:
         return self._request.finish is not None
 

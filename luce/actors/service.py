@@ -19,6 +19,7 @@ from luce.actors.deadline import time_limit
 from luce.actors.encoder import Encode, Encoder, EncoderGuards, on_worker_thread
 from luce.actors.free_memory import FreeMemory, machine_memory, recorded
 from luce.actors.mailbox import Mailbox, Turn, Waker
+from luce.actors.masks import Compute, MaskWorkers
 from luce.actors.messages import ToEncoder, ToLoop
 from luce.actors.options import ServiceOptions
 from luce.actors.protocol import FED, check_protocol
@@ -65,6 +66,7 @@ class Service:
         Simulations pass one that takes its time on trio's clock.
     policy: what decides for the step loop.
     free_memory: what budgets that the operator left open depend on. Every look is a record of the event stream.
+    compute: where masks of constrained answers are computed; None is on worker threads.
     """
 
     def __init__(
@@ -74,6 +76,7 @@ class Service:
         encode: Encode | None = None,
         policy: Policy = plan,
         free_memory: FreeMemory = machine_memory,
+        compute: Compute | None = None,
     ) -> None:
         check_protocol({name: load_chart(name) for name in FED}, actor_guards())
         self.model = model
@@ -86,6 +89,7 @@ class Service:
         """When they were asked for, by arrival number: their preparation came later."""
         turn = Turn()
         self.timers = Timers()
+        self._masks = MaskWorkers(compute)
         self._wiring = Wiring(
             options=self.options,
             capabilities=model.engine.capabilities,
@@ -95,6 +99,7 @@ class Service:
             free_memory=recorded(free_memory, self.events),
             loop=Mailbox[ToLoop](turn, turn.waker),
             encoder=Mailbox[ToEncoder](turn),
+            masks=self._masks,
             request_chart=load_chart("request"),
             forget=self._forget,
         )
@@ -119,6 +124,7 @@ class Service:
             async with trio.open_nursery() as nursery:
                 self._everything = nursery.cancel_scope
                 nursery.start_soon(self.timers.run)
+                nursery.start_soon(self._masks.run)
                 nursery.start_soon(self.encoder.run)
                 nursery.start_soon(self._run_loop)
                 self._requests_nursery = nursery

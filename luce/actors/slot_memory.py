@@ -16,7 +16,8 @@ from typing import cast
 from luce.actors.budgets import park_budget, prefix_budget
 from luce.actors.free_memory import FreeMemory, machine_memory
 from luce.actors.prefix_cache import PrefixCache
-from luce.actors.request import Request, SavedState
+from luce.actors.request import Request
+from luce.actors.request_data import SavedState
 from luce.charts.interpreter import Step
 from luce.engines.seam import (
     NO_HANDLE,

@@ -23,37 +23,25 @@ import trio
 from luce.actors.flight import Flight, StepMetrics
 from luce.actors.freeze import freeze
 from luce.actors.mailbox import Mailbox, Waker
-from luce.actors.messages import (
-    ChunkDone,
-    Plain,
-    QueueExpired,
-    SliceDone,
-    SlotGranted,
-    StepFailed,
-    Token,
-    ToLoop,
-)
+from luce.actors.messages import Plain, QueueExpired, SlotGranted, ToLoop
 from luce.actors.queue_order import enqueue
 from luce.actors.request import Request
+from luce.actors.row_results import hand_on
 from luce.actors.slot_memory import SlotMemory, WorkItem
 from luce.actors.wiring import Wiring
 from luce.actors.work_results import end_work
 from luce.charts.guards import guard
 from luce.charts.interpreter import Machine, Send
 from luce.charts.loader import load_chart
-from luce.engines.seam import Engine, Outcome, Segment, SegmentKind, StepPlan, WorkOutcome
-from luce.errors import CapacityError, DeviceError, LuceError
+from luce.engines.seam import Engine, Mask, Outcome, Segment, StepPlan, WorkOutcome
+from luce.errors import CapacityError, LuceError
 from luce.scheduling.plan import plan
 from luce.scheduling.staged_passes import StagedPass, pass_after, pass_limits, without
 from luce.scheduling.state import Decision, Limits, Park, ParkKind, Policy
-from luce.tuples import new_tuple
 
 __all__ = ["LoopGuards", "StepLoop"]
 
 log = logging.getLogger("luce.loop")
-
-_PREFILL = SegmentKind.PREFILL
-"""Finding a member of an enumeration takes a while, and this is needed for every lane."""
 
 
 class LoopGuards:
@@ -116,7 +104,7 @@ class StepLoop:
         self._landed = False
         """The oldest step in flight is done and not yet taken up: the device's mailbox, one bit wide."""
         self._number = 0
-        self._num_layers = capabilities.num_layers
+        self.num_layers = capabilities.num_layers
 
     # -- the task -------------------------------------------------------------------------------------------------
 
@@ -262,6 +250,16 @@ class StepLoop:
         requests = tuple([self.running[segment.slot] for segment in segments])
         tables = self.memory.tables(segments, requests)
         changes = self.memory.pool.take_changes()
+        rows = 0
+        masked = False
+        for (_, _, start, count, _, _, layers), request in zip(segments, requests, strict=True):
+            if layers is None:
+                request.next_row = start + count
+                rows += count
+                if request.mask is not None:
+                    masked = True
+            elif layers[1] == self.num_layers:
+                request.next_row = start + count
         self._number += 1
         step = StepPlan(
             self._number,
@@ -270,14 +268,8 @@ class StepLoop:
             work=tuple(work for work, _ in items),
             fresh_blocks=changes.fresh,
             freed_blocks=changes.freed,
+            masks=_masks(segments, requests) if masked else (),
         )
-        rows = 0
-        for (_, _, start, count, _, _, layers), request in zip(segments, requests, strict=True):
-            if layers is None:
-                request.next_row = start + count
-                rows += count
-            elif layers[1] == self._num_layers:
-                request.next_row = start + count
         if self.limits.passes is not None:
             self._note_pass(segments, requests)
         self.flights.append(
@@ -296,7 +288,7 @@ class StepLoop:
             request.mailbox.put(Plain("pass.joined"))
         self.metrics.passes += len(joined) > 0
         self.metrics.shared_passes += len(joined) > 1
-        self.staged_pass = pass_after(self.staged_pass, segments, self._num_layers)
+        self.staged_pass = pass_after(self.staged_pass, segments, self.num_layers)
 
     # -- results --------------------------------------------------------------------------------------------------
 
@@ -329,42 +321,9 @@ class StepLoop:
             self._launched.wake()
         for work, request, done in zip(flight.plan.work, flight.moving, moved, strict=True):
             end_work(self, request, work, done)
-        self._hand_on(flight, outcomes)
+        hand_on(self, flight, outcomes)
         for slot in sorted(self.retiring):
             self._release_if_still(slot)
-
-    def _hand_on(self, flight: Flight, outcomes: tuple[Outcome, ...]) -> None:
-        retiring, size = self.retiring, self.limits.block_size
-        marked = []
-        """Whose rows fill a block, or may be worth keeping the state of."""
-        for segment, request, outcome in zip(flight.plan.segments, flight.requests, outcomes, strict=True):
-            slot, kind, start, _, _, _, layers = segment
-            mailbox = request.mailbox
-            if outcome.error is not None:
-                mailbox.put(StepFailed(DeviceError(outcome.error)))
-                continue
-            if layers is not None:
-                self._end_slice(request, segment, layers[1])
-                continue
-            rows = outcome.kept
-            end = start + rows
-            if (request.capture_points or end // size > request.filled_blocks) and slot not in retiring:
-                marked.append((request, end))
-            if kind is _PREFILL:
-                mailbox.put(ChunkDone(rows))
-                rows = 0
-            for token in outcome.tokens:
-                mailbox.put(new_tuple(Token, (token, rows, "token")))
-                rows = 0
-        self.memory.computed(marked)
-
-    def _end_slice(self, request: Request, segment: Segment, layer: int) -> None:
-        """A staged chunk went through its layers before ``layer``."""
-        done = layer == self._num_layers
-        request.mailbox.put(SliceDone(segment.count if done else 0, not done))
-        staged = segment.start + segment.count == request.prompt_rows - 1
-        if done and staged and segment.slot not in self.retiring:
-            self.memory.begin_import(request)  # `prefix.imported` follows when the copy is made
 
     # -- the end of a request -------------------------------------------------------------------------------------
 
@@ -392,3 +351,12 @@ class StepLoop:
         del self.running[slot]
         self.memory.end(request)
         request.mailbox.put(Plain("retired"))
+
+
+def _masks(segments: tuple[Segment, ...], requests: tuple[Request, ...]) -> tuple[Mask | None, ...]:
+    return tuple(
+        [
+            request.mask if segment.sample else None
+            for segment, request in zip(segments, requests, strict=True)
+        ]
+    )

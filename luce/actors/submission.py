@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from luce.actors.token_buffer import Delta, End, TokenBuffer
+from luce.constraints.constraint import Constraint
 from luce.engines.loaded import PreparedPrompt
 from luce.engines.seam import Capabilities, ImageSpan, PatchImage
 from luce.sampling.parameters import SamplingParams
@@ -39,6 +40,9 @@ class Submission:
     """Requests of different salts share no cached prefix."""
     keys: PrefixKeys | None = attrs.field(default=None, repr=False)
     """Names of the prompt's prefixes (:func:`prefix_keys`), made beforehand: that takes a while for long ones."""
+    constraint: Constraint | None = attrs.field(default=None, repr=False)
+    """What holds the answer to its form, its first mask known. The request that is made of this takes it for its own:
+    a second one needs a :meth:`~luce.constraints.constraint.Constraint.fork`."""
     n: int = 1
     """Choices that are asked for with this prompt, see `choices.py`."""
     choice: int = 0
@@ -56,7 +60,7 @@ class Submission:
             prompt.turn_ends,
             prompt.starts_in_thinking,
         )
-        return attrs.evolve(self, images=(), prompt=bare)
+        return attrs.evolve(self, images=(), prompt=bare, constraint=None)
 
 
 @attrs.frozen(eq=False)

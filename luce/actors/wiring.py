@@ -10,6 +10,7 @@ import trio
 
 from luce.actors.free_memory import FreeMemory
 from luce.actors.mailbox import Mailbox, Turn
+from luce.actors.masks import MaskWorkers
 from luce.actors.messages import ToEncoder, ToLoop
 from luce.actors.options import ServiceOptions
 from luce.actors.timers import Timers
@@ -34,6 +35,7 @@ class Wiring:
     """Every look is a record of :attr:`events`."""
     loop: Mailbox[ToLoop]
     encoder: Mailbox[ToEncoder]
+    masks: MaskWorkers
     request_chart: Chart
     forget: Callable[[Request], None]
     """Called by a request's task as the last thing it does."""

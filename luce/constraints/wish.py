@@ -52,6 +52,16 @@ class CallForm:
     field: str = "tool_choice"
     """The request's field that requires calls, for errors."""
 
+    @property
+    def strict(self) -> bool:
+        """Arguments of some tool are to be held to its schema."""
+        return any(tool["function"].get("strict") is True for tool in self.tools)
+
+    @property
+    def binding(self) -> bool:
+        """It is not just as the model likes."""
+        return self.required or self.strict
+
 
 @attrs.frozen
 class ConstraintWish:
@@ -63,6 +73,16 @@ class ConstraintWish:
     """Tokens of thinking after which the think block is closed; None: as long as it likes."""
 
     @property
+    def field(self) -> str:
+        """The request's field that asks for the most, for errors."""
+        if self.text is not None:
+            return self.text.field
+        if self.calls is not None and self.calls.binding:
+            return self.calls.field if self.calls.required else "tools"
+        return "thinking_token_budget"
+
+    @property
     def empty(self) -> bool:
-        """Nothing is asked."""
-        return self.text is None and self.calls is None and self.thinking_budget is None
+        """The answer may be as the model likes."""
+        bound = self.calls is not None and self.calls.binding
+        return self.text is None and not bound and self.thinking_budget is None

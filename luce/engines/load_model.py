@@ -13,6 +13,7 @@ from pathlib import Path
 import attrs
 
 from luce.compute.host_memory import available_bytes
+from luce.constraints.constrainer import Constrainer
 from luce.engines.loaded import LoadedModel
 from luce.engines.qwen35.config import FAMILY_NAME, FAMILY_SAMPLING, Qwen35Config
 from luce.engines.qwen35.engine import Qwen35Engine
@@ -201,7 +202,7 @@ def load_engine(opened: OpenedModel, progress: Callable[[LoadProgress], None] | 
 
 def load_model(opened: OpenedModel, progress: Callable[[LoadProgress], None] | None = None) -> LoadedModel:
     """The model as a service takes it. ``opened`` must have been opened for chat. Raises as :func:`load_engine`."""
-    assert opened.tokenizer is not None, "opened without a tokenizer"
+    assert opened.tokenizer is not None and opened.template is not None, "opened without text"
     return LoadedModel(
         name=opened.name,
         engine=load_engine(opened, progress),
@@ -210,6 +211,7 @@ def load_model(opened: OpenedModel, progress: Callable[[LoadProgress], None] | N
         eos_token_ids=opened.config.eos_token_ids,
         defaults=opened.defaults,
         created=int(opened.files.config_path.stat().st_mtime),
+        constrainer=Constrainer(opened.tokenizer, opened.config.eos_token_ids, opened.template.source.text),
         memory=opened.plan.parts,
     )
 

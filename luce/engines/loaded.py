@@ -9,6 +9,7 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
+from luce.constraints.constrainer import Constrainer
 from luce.engines.sampling_defaults import GenerationDefaults
 from luce.engines.seam import Engine, ImageSpan, PatchImage
 from luce.text.tokenizer import Tokenizer
@@ -120,6 +121,8 @@ class LoadedModel:
     defaults: GenerationDefaults
     created: int
     """Unix seconds, shown by /v1/models."""
+    constrainer: Constrainer | None = None
+    """Holds answers to forms; None: this model cannot."""
     memory: Mapping[str, int] = attrs.field(factory=dict)
     """Bytes by part of the memory plan, taken from the start on; empty where there is none."""
 

@@ -23,6 +23,7 @@ __all__ = [
     "Capabilities",
     "Engine",
     "ImageSpan",
+    "Mask",
     "Outcome",
     "PatchImage",
     "RowSource",
@@ -39,9 +40,11 @@ __all__ = [
     "WorkOutcome",
 ]
 
-
 MAX_VOID_ROWS = 64
 """Most rows at the end of a slot that may turn out to be void, in every engine."""
+
+Mask = npt.NDArray[np.uint32]
+"""Ids that may be sampled: [ceil(ids / 32)], bit i % 32 of word i // 32 for id i, at least one set. Read-only."""
 
 
 class SegmentKind(enum.Enum):
@@ -61,7 +64,7 @@ class RowSource(enum.Enum):
     PROMPT = "prompt"
     """Token ids and encoded image rows of :class:`SlotSpec`, by position."""
     LAST_SAMPLED = "last sampled"
-    """The token that the slot's previous segment sampled; it never leaves the device in between."""
+    """The token that was sampled for the segment's start; it never leaves the device in between."""
 
 
 @attrs.frozen
@@ -76,11 +79,8 @@ class ImageSpan:
 
 @attrs.frozen(eq=False)
 class PatchImage:
-    """One preprocessed picture, ready for the vision tower.
-
-    It may wait long for its turn, so it holds the 8-bit shades where there are any, a quarter of the numbers that they
-    stand for.
-    """
+    """One preprocessed picture, ready for the vision tower. It may wait long for its turn, so it holds the 8-bit shades
+    where there are any, a quarter of the numbers that they stand for."""
 
     values: npt.NDArray[np.float32] | npt.NDArray[np.uint8]
     """[N, 3 * patch * patch], rows in merge-block order, values [channel][y][x] of one frame (spec qwen35 §11); shades
@@ -148,10 +148,8 @@ class SlotSpec:
 
 
 class Segment(NamedTuple):
-    """One lane of a step: ``count`` rows of ``slot`` from absolute position ``start``.
-
-    A tuple, because a plan makes one for every lane of every step.
-    """
+    """One lane of a step: ``count`` rows of ``slot`` from absolute position ``start``. A tuple, because a plan makes
+    one for every lane of every step."""
 
     slot: int
     kind: SegmentKind
@@ -225,9 +223,9 @@ class SlotWork:
 
 @attrs.frozen
 class StepPlan:
-    """One step, immutable. ``block_tables[i]`` belongs to ``segments[i]`` and covers all rows up to its end.
+    """One step, immutable: freed blocks, fresh blocks, work, segments, in this order; it may hold work alone.
 
-    In this order: freed blocks, fresh blocks, work, segments. A plan may hold work and no segments.
+    ``block_tables[i]`` belongs to ``segments[i]`` and covers all rows up to its end.
 
     Staged passes. On an engine with ``whole_image_blocks`` a prompt with pictures is prefilled but for its last token
     in passes, into a staging cache of its slot: runs of rows that cut no picture's span, each of them and each rest of
@@ -249,6 +247,8 @@ class StepPlan:
     freed_blocks: tuple[int, ...] = ()
     """Blocks that are nobody's any more: no slot, stored state or cache holds them since the last plan. One of them
     may be fresh again in the same plan. Closing a slot says nothing about its blocks."""
+    masks: tuple[Mask | None, ...] = ()
+    """``masks[i]``: what ``segments[i]``, which samples, may sample. None: anything. Empty: no segment has one."""
 
     @property
     def num_rows(self) -> int:
@@ -338,7 +338,7 @@ class Capabilities:
     """May a slot with images be dropped and prefilled again, as far as ``recomputable`` allows it at all?"""
 
     def recomputes(self, spec: SlotSpec) -> bool:
-        """May this sequence be dropped and prefilled again from its prompt, image rows and tokens?"""
+        """May this sequence be dropped and prefilled again?"""
         return self.recomputable and (self.images_recomputable or not spec.spans)
 
     def saved_bytes(self, position: int) -> int:

@@ -1,7 +1,8 @@
 """One request's sampler: logits in, one token out, as a pure function of logits, history, seed and position.
 
-The steps and their order are vLLM's: log-probabilities of the unprocessed logits; minimum-tokens mask; logit
-bias; penalties; temperature; min-p, top-k, top-p; then the draw. The draw is Gumbel-max with counter-based
+The steps and their order are vLLM's: log-probabilities of the unprocessed logits; the mask of what the answer's form
+allows; minimum-tokens mask, unless that leaves nothing; logit bias; penalties; temperature; min-p, top-k, top-p; then
+the draw. The draw is Gumbel-max with counter-based
 noise (:mod:`luce.sampling.philox`), so it depends on no generator state and no earlier call.
 """
 
@@ -12,9 +13,10 @@ from collections.abc import Iterable
 import numpy as np
 import numpy.typing as npt
 
-from luce.engines.seam import SampledToken
+from luce.engines.seam import Mask, SampledToken
 from luce.errors import DeviceError
 from luce.sampling.distribution import Ids, Row, keep, log_normaliser, top_ids
+from luce.sampling.masks import allowed_ids
 from luce.sampling.parameters import SamplingParams
 from luce.sampling.penalties import Penalties
 from luce.sampling.philox import gumbel
@@ -87,29 +89,40 @@ class Sampler:
         for position, token in enumerate(generated, self._start):
             self.record(token, position)
 
-    def sample(self, logits: npt.NDArray[np.float32], position: int) -> SampledToken:
+    def sample(
+        self, logits: npt.NDArray[np.float32], position: int, mask: Mask | None = None
+    ) -> SampledToken:
         """Choose the token at absolute ``position`` (the number of tokens before it) and record it.
 
-        ``logits`` float32 [V] with V >= ``num_token_ids`` is not changed. No gap before ``position``.
+        ``logits`` float32 [V] with V >= ``num_token_ids`` is not changed. No gap before ``position``. ``mask``: what
+        may be chosen, over ``num_token_ids`` ids; log-probabilities do not see it.
 
         Raises:
             NonFiniteLogitsError: a logit of a real token id is NaN or infinite. Nothing is recorded.
+            DeviceError: the mask allows nothing. Nothing is recorded.
         """
         row = np.ascontiguousarray(logits[: self._num_ids])
         bad = int(len(row) - np.count_nonzero(np.isfinite(row)))
         if bad:
             raise NonFiniteLogitsError(position, bad, len(row))
         self.truncate(position)
-        token = self._choose(row, position)
+        token = self._choose(row, position, mask)
         self.record(token, position)
         return self._with_logprobs(row, token)
 
-    def _choose(self, row: npt.NDArray[np.float32], position: int) -> int:
+    def _choose(self, row: npt.NDArray[np.float32], position: int, mask: Mask | None) -> int:
         params = self.params
         masks = len(self._masked) > 0 and len(self._generated) < params.min_tokens
-        if params.greedy and not (masks or len(self._bias) or self._penalties.active):
+        if params.greedy and not (masks or mask is not None or len(self._bias) or self._penalties.active):
             return int(row.argmax())
         x: Row = row.astype(np.float64)
+        if mask is not None:
+            allowed = allowed_ids(mask, self._num_ids)
+            x[~allowed] = -np.inf
+            allowed[self._masked] = False
+            masks = masks and bool(
+                allowed.any()
+            )  # a form that is complete ends the answer, however short it is
         if masks:
             x[self._masked] = -np.inf
         if len(self._bias):

@@ -35,7 +35,7 @@ def decode_lanes(state: LoopState) -> list[Lane]:
         for lane in state.lanes
         if lane.runnable
         and (lane.prompt_rows <= lane.next_row < lane.last_row or (lane.imported and lane.prefilling))
-        and (lane.in_flight or not run_ahead)
+        and (not lane.masked if lane.in_flight else not run_ahead)
     ]
 
 

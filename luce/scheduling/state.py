@@ -68,7 +68,8 @@ class Lane(NamedTuple):
     in_flight: bool = False
     """A segment that samples is launched and not collected: a further row may only continue it."""
     busy: bool = False
-    """A step in flight holds a row of it: it may not be parked before that step is done."""
+    """A step in flight holds a row of it, or what its next token may be is being computed: it may not be parked before
+    that is done."""
     can_save: bool = False
     """Its state may go to host memory, and there is room for it."""
     can_drop: bool = False
@@ -79,6 +80,8 @@ class Lane(NamedTuple):
     """It waits to join a staged pass; not runnable."""
     imported: bool = False
     """Its prompt went through staged passes: only its last row is left, and goes along with the decode rows."""
+    masked: bool = False
+    """What its next token may be depends on all tokens before: no row of it continues one in flight."""
 
     @property
     def prefilling(self) -> bool:

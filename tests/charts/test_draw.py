@@ -34,11 +34,14 @@ def test_arrows_say_what_the_file_says() -> None:
         '"arrival" -> "ending_failed" [label="queue.expired", ltail="cluster_waiting", '
         'tooltip="Waited too long, or the server drains' in dot
     )
-    assert '"decoding" -> "ending_finished" [label="token [stop_reached]"];' in dot
+    assert (
+        '"decoding_enter" -> "ending_finished" [label="token [stop_reached]", ltail="cluster_decoding"];'
+        in dot
+    )
     assert "entry / queue.expired in 300 s\\lexit / stop queue.expired" in dot
     assert "entry / loop!admit" in dot
     assert '[label="cancel", ltail="cluster_live"];' in dot
-    assert '"parked_saved" -> "decoding" [label="resume / loop!rows.ready"' in dot
+    assert '"parked_saved" -> "decoding_enter" [label="resume / loop!rows.ready"' in dot
 
 
 def test_a_change_of_the_file_changes_the_drawing() -> None:

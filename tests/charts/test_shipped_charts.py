@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import permutations
+
 import pytest
 
 from luce.charts.explorer import reachable
 from luce.charts.interpreter import Configuration, outcomes
 from luce.charts.loader import chart_names, load_chart
 
-CHOICES = {"request": {"arrival", "encoding_enter", "staging_enter"}}
+CHOICES = {"request": {"arrival", "encoding_enter", "staging_enter", "decoding_enter", "ending_mask_enter"}}
 
 
 def step(here: Configuration, event: str) -> list[Configuration]:
@@ -27,21 +29,23 @@ def test_every_state_is_reached_and_no_live_one_is_stuck(name: str) -> None:
 
 
 def test_request_has_the_configurations_of_the_notes() -> None:
-    assert len(reachable(load_chart("request"))) == 34
+    assert len(reachable(load_chart("request"))) == 50
 
 
 def test_cancel_ends_a_request_from_everywhere() -> None:
-    """Invariant I5, on the chart alone: cancel, then `retired` and `dropped` in either order."""
+    """Invariant I5, on the chart alone: cancel, then `retired`, `dropped` and a mask on its way, in any order."""
     for here in reachable(load_chart("request")):
         if here.finished:
             continue
-        (ending,) = step(here, "cancel")
-        assert "ending" in ending.active
-        for order in (["retired", "dropped"], ["dropped", "retired"]):
-            at = ending
-            for event in order:
-                at = step(at, event)[0] if step(at, event) else at
-            assert at.finished, (here, order)
+        endings = step(here, "cancel")
+        assert len(endings) == (2 if "live" in here.active else 1), "with a mask on its way or not"
+        for ending in endings:
+            assert "ending" in ending.active
+            for order in permutations(("retired", "dropped", "mask.ready")):
+                at = ending
+                for event in order:
+                    at = step(at, event)[0] if step(at, event) else at
+                assert at.finished, (here, order)
 
 
 def test_every_live_request_can_go_on_without_cancel() -> None:
@@ -91,8 +95,10 @@ def test_a_limit_that_runs_out_ends_a_request_from_everywhere() -> None:
         after = step(here, "deadline.expired")
         if "live" in here.active:
             assert [set(then.active) >= {"ending_failed", "rows_held", "job_held"} for then in after] == [
-                True
+                True,
+                True,
             ]
+            assert {"mask_held" in then.active for then in after} == {True, False}
             sends = [outcome.sends for _, outcome in outcomes(here, "deadline.expired")]
             assert all(any(s.event == "deadline.expired" and s.delay is None for s in each) for each in sends)
         else:

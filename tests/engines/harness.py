@@ -15,6 +15,7 @@ from luce.engines.qwen35.engine import Qwen35Engine
 from luce.engines.qwen35.weights import Qwen35Weights
 from luce.engines.seam import (
     ImageSpan,
+    Mask,
     Outcome,
     RowSource,
     SampledToken,
@@ -94,7 +95,8 @@ class Recorder:
     def recall(self, generated: Iterable[int]) -> None:
         pass
 
-    def sample(self, logits: F32, position: int) -> SampledToken:
+    def sample(self, logits: F32, position: int, mask: Mask | None = None) -> SampledToken:
+        assert mask is None
         self.logits[position] = logits.copy()
         return SampledToken(self._script.get(position, int(np.argmax(logits[:SAMPLED_IDS]))))
 

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from luce.engines.qwen35.slots import Greedy
-from luce.engines.seam import RowSource, SampledToken, SlotSpec, SlotWork, WorkKind, WorkOutcome
+from luce.engines.seam import Mask, RowSource, SampledToken, SlotSpec, SlotWork, WorkKind, WorkOutcome
 from luce.sampling.parameters import SamplingParams
 from luce.sampling.sampler import Sampler
 from tests.engines.harness import (
@@ -60,9 +60,9 @@ class Watched:
     def recall(self, generated: Sequence[int]) -> None:
         self.sampler.recall(generated)
 
-    def sample(self, logits: F32, position: int) -> SampledToken:
+    def sample(self, logits: F32, position: int, mask: Mask | None = None) -> SampledToken:
         self.logits[position] = logits.copy()
-        return self.sampler.sample(logits, position)
+        return self.sampler.sample(logits, position, mask)
 
 
 @attrs.define(eq=False)

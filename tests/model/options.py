@@ -29,6 +29,12 @@ class Shape:
     """Its pictures are taken whole, in staged passes."""
     leader: int | None = None
     """Number of the request whose prompt is its own: it comes with that one, and waits for it to be computed."""
+    masks: str = ""
+    """What each token of its answer needs: f nothing, r a mask that is known at once, c one that a worker computes.
+    Tokens past its end need nothing. The first one is no c: what a worker computes for it was there beforehand."""
+
+    def needs(self, token: int) -> str:
+        return self.masks[token] if token < len(self.masks) else "f"
 
 
 @attrs.frozen
@@ -53,6 +59,8 @@ class Options:
     """Requests that have a time limit, counted from the last one. It may run out at any moment."""
     step_failures: int = 0
     image_failures: int = 0
+    mask_failures: int = 0
+    """Times that a mask cannot be computed."""
     saves: int = 0
     """Rows of parked requests that host memory has room for."""
     kept_images: int = 0

@@ -63,6 +63,13 @@ class Planning(LoopActor):
         if "early-adopted" in self.planted:
             lanes = tuple(lane._replace(runnable=seen.running[lane.slot].runnable) for lane in state.lanes)
             state = attrs.evolve(state, lanes=lanes)
+        if "masked-ahead" in self.planted:
+            lanes = tuple(lane._replace(masked=False) for lane in state.lanes)
+            state = attrs.evolve(state, lanes=lanes)
+        if "parks-masking" in self.planted:
+            held = frozenset[int]().union(*[flight.slots for flight in loop.flights])
+            lanes = tuple(lane._replace(busy=lane.slot in held) for lane in state.lanes)
+            state = attrs.evolve(state, lanes=lanes)
         if "single" in self.planted and len(loop.running) == 1:
             state = attrs.evolve(state, waiting=())
         if "grants-closed" in self.planted:
@@ -171,6 +178,8 @@ class Planning(LoopActor):
                 ready = 0
             if end > ready:
                 raise Violation(f"request {number}: rows up to {end} are not ready")
+            if segment.sample and request.masking:
+                raise Violation(f"request {number}: a row is planned before its mask is there")
             if segment.slot in adopting:
                 raise Violation(f"request {number}: a row is planned before its prefix is there")
             if segment.layers is None or segment.layers[1] == self.world.options.layers:
@@ -188,6 +197,7 @@ class Planning(LoopActor):
                     segment.count,
                     segment.sample,
                     segment.layers,
+                    segment.sample and request.mask is not None,
                 )
             )
         loop.staged_pass = pass_after(loop.staged_pass, decision.segments, self.world.options.layers)

@@ -83,7 +83,7 @@ def _unseen(world: World, request: Request, outcome: Outcome, target: str, event
         return not request.leads
     if target == "timer":
         return event not in request.timers or not world.options.fires(event)
-    return event == "drop" and _nobody_asks(world, request)
+    return target == "masks" or (event == "drop" and _nobody_asks(world, request))
 
 
 def _nobody_asks(world: World, request: Request) -> bool:

@@ -28,6 +28,7 @@ class RequestTask(Actor):
         request.order = self.world.submitted
         request.arrived = (False,) * images
         request.start_at(0)
+        request.mask = request.shape.needs(0) == "r" or None
         self.world.submitted += 1
         guards = RequestGuards(request)  # type: ignore[arg-type]
         outcome = initial(self.charts["request"], lambda name: bool(getattr(guards, name)()))
@@ -60,7 +61,10 @@ class RequestTask(Actor):
             request.arrived = ()
             request.next_row = request.computed_rows = request.num_generated = request.folded = 0
             request.finish, request.slot, request.full, request.cancelled = None, None, False, False
-            request.staged = request.layers_left = request.imported = request.leads = False
+            request.staged = request.layers_left = request.imported = request.leads = request.masking = False
+            request.mask = None
+            if request.computing:
+                raise Violation(f"request {request.number} is final and a worker still computes its mask")
 
     def outcome(self, request: Request) -> Outcome:
         """What its next message does to its chart. Takes the message in: for a copy."""
@@ -74,10 +78,22 @@ class RequestTask(Actor):
     def _take_in(self, request: Request, message: Message) -> None:
         event = message[0]
         if event == "token":
+            needed = request.shape.needs(request.num_generated) != "f"
+            if message[3] != needed:
+                raise Violation(
+                    f"request {request.number}: a token is sampled {'with' if message[3] else 'without'} a mask"
+                )
             request.computed_rows += message[2]
             request.num_generated += 1
             ends = message[1] or request.num_generated >= request.shape.max_tokens
             request.finish = True if ends else None
+            needs = request.shape.needs(request.num_generated)
+            if not ends:
+                request.mask, request.masking = needs == "r" or None, needs == "c"
+        elif event == "mask.ready":
+            request.mask, request.masking = True, False
+        elif event == "mask.failed":
+            request.masking = False
         elif event == "chunk.done":
             request.computed_rows += message[1]
         elif event == "slice.done":
@@ -95,6 +111,8 @@ class RequestTask(Actor):
         for send in sends:
             if send.target == "loop":
                 self.world.loop.mailbox += ((send.event, request.number),)
+            elif send.target == "masks":
+                request.computing = True
             elif send.target == "encoder":
                 self.world.encoder.mailbox += ((send.event, request.number),)
             elif send.target == "followers":

@@ -32,6 +32,10 @@ class Results(LoopActor):
             if fails:
                 self.post(request, "step.failed")
                 continue
+            void = row.sample and not row.masked and (request.masking or request.mask is not None)
+            if void and "no-void" not in self.planted:
+                request.next_row = row.start
+                continue
             if row.layers is not None:
                 self._end_slice(request, row, row.layers[1])
             elif row.slot not in loop.retiring and row.start + row.count in request.capture_points:
@@ -42,7 +46,8 @@ class Results(LoopActor):
             if row.prefill:
                 self.post(request, "chunk.done", row.count)
             if row.sample:
-                self.post(request, "token", row.request in stops, 0 if row.prefill else row.count)
+                rows = 0 if row.prefill else row.count
+                self.post(request, "token", row.request in stops, rows, row.masked)
         for slot in sorted(loop.retiring):
             self.release_if_still(slot)
 

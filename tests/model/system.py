@@ -90,6 +90,7 @@ class System:
             options.stalls,
             options.step_failures,
             options.image_failures,
+            options.mask_failures,
             options.hits,
             options.copy_failures,
             options.drains,
@@ -157,6 +158,11 @@ class System:
         yield from self._deliveries(world, "loop")
         yield from self._loop_actions(world)
         yield from self._deliveries(world, "encoder")
+        for request in world.requests:
+            if request.computing:
+                yield f"masks of {request.number} ready"
+                if world.mask_failures:
+                    yield f"masks of {request.number} failed"
         encoder = world.encoder
         if encoder.encoding is not None and not encoder.answered:
             yield "worker: image.done"
@@ -268,6 +274,11 @@ class System:
             case ["server", what]:
                 world.drains -= 1
                 world.loop.mailbox += (("drain" if what == "drains" else "abort",),)
+            case ["masks", "of", number, what]:
+                request = world.requests[int(number)]
+                request.computing = False
+                world.mask_failures -= what == "failed"
+                RequestTask(*actors).post(request, f"mask.{what}")
             case ["worker:", event]:
                 world.image_failures -= event == "image.failed"
                 EncoderActor(*actors).image_ends(event)

@@ -29,8 +29,9 @@ def check(options: Options) -> tuple[System, Exploration[State]]:
         open_for_ever = [s for s in found.cut_off(system.stopped) if system.draining(s)]
         assert not open_for_ever, f"does not stop after {found.path(open_for_ever[0])}"
     # I13, beside one message for each image: a step's results (chunk.done and token); what ends a request early adds
-    # `retired` and `dropped` behind them; a client that stalls and a limit that runs out add their own.
+    # `retired` and `dropped` behind them; a client that stalls, a limit that runs out, a computed mask add theirs.
     early = options.cancels or options.drains or options.step_failures or options.stalls or options.deadlines
     most = 2 + (2 if early else 0) + options.stalls + bool(options.deadlines)
+    most += any("c" in shape.masks for shape in options.shapes)
     assert system.longest_mailbox <= most, f"{system.longest_mailbox} messages in a mailbox"
     return system, found

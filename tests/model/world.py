@@ -37,6 +37,8 @@ class Row:
     count: int
     sample: bool
     layers: tuple[int, int] | None = None
+    masked: bool = False
+    """Its token is sampled under its request's mask."""
 
 
 class Work(NamedTuple):
@@ -98,6 +100,11 @@ class Request:
     imported: bool = False
     leads: bool = False
     """Others wait for its prompt to be computed."""
+    mask: bool | None = None
+    """There is one for its next token."""
+    masking: bool = False
+    computing: bool = False
+    """The worker has not answered yet."""
 
     @property
     def follows(self) -> bool:
@@ -179,7 +186,8 @@ class Request:
 
     @property
     def runnable(self) -> bool:
-        return (self.active("staging_chunk") or self.active("decoding")) and self.active("flowing")
+        takes = ("staging_chunk", "decoding_free", "decoding_masked")
+        return any(map(self.active, takes)) and self.active("flowing")
 
     def copy(self) -> Request:
         return Request(self.number, self.shape, *self.freeze())
@@ -204,6 +212,9 @@ class Request:
             self.layers_left,
             self.imported,
             self.leads,
+            self.mask,
+            self.masking,
+            self.computing,
         )
 
 
@@ -289,6 +300,7 @@ class World:
     stalls: int
     step_failures: int
     image_failures: int
+    mask_failures: int
     hits: int
     copy_failures: int
     drains: int
@@ -303,6 +315,7 @@ class World:
                 self.stalls,
                 self.step_failures,
                 self.image_failures,
+                self.mask_failures,
                 self.hits,
                 self.copy_failures,
                 self.drains,

@@ -8,6 +8,7 @@ import numpy.typing as npt
 import pytest
 
 from luce.errors import DeviceError
+from luce.sampling.masks import mask_of
 from luce.sampling.parameters import SamplingParams
 from luce.sampling.philox import gumbel
 from luce.sampling.sampler import NonFiniteLogitsError, Sampler
@@ -210,3 +211,69 @@ def test_a_rows_bits_do_not_depend_on_its_neighbours() -> None:
         columns[4, :501] = row
         assert not columns[4].flags.c_contiguous
         assert make(501, seed=seed, **fields).sample(columns[4], 3) == alone
+
+
+def held(ids: list[int], row: Logits, **fields: Any) -> int:
+    return make(**fields).sample(row, len(PROMPT), mask_of(ids, VOCAB)).token
+
+
+def test_only_what_the_mask_allows_is_chosen() -> None:
+    for seed in range(40):
+        row = noisy(seed)
+        best = int(row.argmax())
+        others = [index for index in range(VOCAB) if index != best and index % 2]
+        assert held(others, row, temperature=0) == max(others, key=lambda index: row[index])
+        hard: list[dict[str, Any]] = [
+            {"temperature": 1.0},
+            {"temperature": 2.0, "top_k": 1},
+            {"temperature": 0.7, "top_p": 0.1},
+            {"temperature": 1.0, "min_p": 1.0},
+            {"temperature": 1.0, "logit_bias": {best: 100.0}, "repetition_penalty": 3.0},
+        ]
+        for fields in hard:
+            assert held(others, row, seed=seed, **fields) in others
+
+
+def test_a_mask_of_everything_changes_nothing() -> None:
+    for seed in range(20):
+        row = noisy(seed)
+        for fields in ({"temperature": 0}, {"temperature": 1.3, "top_k": 5, "top_p": 0.8}):
+            assert held(list(range(VOCAB)), row, seed=seed, **fields) == first(row, seed=seed, **fields)
+
+
+def test_the_draw_among_allowed_ones_is_theirs_without_the_mask() -> None:
+    """A mask takes tokens out and moves nobody's noise."""
+    row, ids = noisy(3), [0, 3, 4, 9]
+    for seed in range(30):
+        score = row[ids].astype(np.float64) + gumbel(seed, 3, np.arange(VOCAB))[ids]
+        assert held(ids, row, seed=seed) == ids[int(score.argmax())]
+
+
+def test_log_probabilities_do_not_see_the_mask() -> None:
+    row = noisy(5)
+    best = int(row.argmax())
+    other = (best + 1) % VOCAB
+    free = make(temperature=0, logprobs=3).sample(row, 3)
+    token = make(temperature=0, logprobs=3).sample(row, 3, mask_of([other], VOCAB))
+    assert token.token == other and token.top == free.top
+    assert token.logprob == pytest.approx(float(row[other]) - np.log(np.exp(row.astype(float)).sum()))
+
+
+def test_a_form_that_is_complete_comes_before_min_tokens() -> None:
+    row, fields = noisy(6), {"min_tokens": 5, "eos_token_ids": (2,), "stop_token_ids": (7,), "temperature": 0}
+    assert held([2], row, **fields) == 2
+    assert held([2, 7], row, **fields) in (2, 7)
+    row[2] = 50.0
+    assert held([2, 4], row, **fields) == 4, "while anything else may come, it holds"
+
+
+def test_masks_that_allow_nothing_or_do_not_fit_fail_the_row() -> None:
+    sampler = make(temperature=0)
+    with pytest.raises(DeviceError, match="allows no token"):
+        sampler.sample(noisy(1), 3, np.zeros(1, np.uint32))
+    with pytest.raises(DeviceError, match="2 words does not fit 12"):
+        sampler.sample(noisy(1), 3, np.ones(2, np.uint32))
+    beyond = np.array([1 << 20], np.uint32)  # past the tokenizer's ids
+    with pytest.raises(DeviceError, match="allows no token"):
+        sampler.sample(noisy(1), 3, beyond)
+    assert sampler.generated == ()

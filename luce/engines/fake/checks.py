@@ -111,6 +111,12 @@ class PlanChecker:
             raise PlanError(
                 f"{len(plan.segments)} segments, {len(plan.work)} items of work, {len(plan.block_tables)} block tables"
             )
+        if plan.masks and len(plan.masks) != len(plan.segments):
+            raise PlanError(f"{len(plan.masks)} masks for {len(plan.segments)} segments")
+        for segment, mask in zip(plan.segments, plan.masks, strict=False):
+            if mask is not None:
+                require(segment.sample, f"{segment}: a mask for a segment that samples nothing")
+                require(not mask.flags.writeable, f"{segment}: its mask may still change")
         self._number = plan.number
         if plan.freed_blocks or plan.fresh_blocks:
             self._blocks.change(plan, [slot.table for slot in self._slots.values()])
@@ -223,7 +229,7 @@ class PlanChecker:
             return f"only positions from {max(slot.committed, 1)} to {slot.rows} can be stored"
         slot.committed = item.position
         self._handles.add(item.handle)
-        sampled_at = slot.sampled_at if slot.sampled_at == item.position else -1
+        sampled_at = item.position if slot.length <= item.position <= slot.sampled_at else -1
         self._stored[item.handle] = _Stored(item.kind, item.position, sampled_at)
         return None
 

@@ -18,7 +18,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from luce.engines.seam import SampledToken, SlotSpec
+from luce.engines.seam import Mask, SampledToken, SlotSpec
+from luce.sampling.masks import allowed_ids
 from luce.sampling.parameters import SamplingParams
 
 __all__ = [
@@ -88,9 +89,21 @@ def history_key(generated: Sequence[int]) -> int:
     return mix(sum(mix(token, _T) for token in generated) & MASK, _H)
 
 
-def sampled(draw: int, vocab_size: int, params: SamplingParams | None, forced: int | None) -> SampledToken:
-    """The token of a 64-bit draw (or the scripted one), with made-up log-probabilities if they are wanted."""
+def sampled(
+    draw: int,
+    vocab_size: int,
+    params: SamplingParams | None,
+    forced: int | None,
+    mask: Mask | None = None,
+) -> SampledToken:
+    """The token of a 64-bit draw, or the scripted one where the mask allows it, with made-up log-probabilities if they
+    are wanted."""
     token = draw % vocab_size if forced is None else forced
+    if mask is not None:
+        allowed = allowed_ids(mask, vocab_size)
+        if forced is None or not allowed[forced]:
+            ids = np.flatnonzero(allowed)
+            token = int(ids[draw % len(ids)])
     if params is None or params.logprobs is None:
         return SampledToken(token)
     best = -((draw >> 32) % 1024) / 1024.0

@@ -35,6 +35,7 @@ from luce.engines.fake.stored_states import FakeStates
 from luce.engines.fake.times import Times
 from luce.engines.seam import (
     Capabilities,
+    Mask,
     Outcome,
     PatchImage,
     Segment,
@@ -348,8 +349,10 @@ class FakeEngine:
                 time.sleep(seconds)
             self._execute(ticket)
 
-    def _run(self, segment: Segment, table: tuple[int, ...]) -> Outcome:
-        return self._staging.run(segment) if segment.layers is not None else self._model.run(segment, table)
+    def _run(self, segment: Segment, table: tuple[int, ...], mask: Mask | None = None) -> Outcome:
+        if segment.layers is not None:
+            return self._staging.run(segment)
+        return self._model.run(segment, table, mask)
 
     def _execute(self, ticket: FakeTicket) -> None:
         plan = ticket.plan
@@ -363,7 +366,8 @@ class FakeEngine:
                     self._model.lanes[slot].failure = failure
                 ticket.result = DeviceError(failure)
             else:
-                outcomes = tuple(map(self._run, plan.segments, plan.block_tables))
+                masks = (plan.masks,) if plan.masks else ()
+                outcomes = tuple(map(self._run, plan.segments, plan.block_tables, *masks))
                 ticket.result = StepResult(plan.number, outcomes, self._times.of_step(plan), work)
         except Exception as error:  # a bug; raised where the step is collected
             ticket.result = error

@@ -19,7 +19,7 @@ from luce.engines.fake.content import (
     seed_key,
 )
 from luce.engines.fake.reference import Script
-from luce.engines.seam import Outcome, RowSource, SampledToken, Segment, SlotSpec
+from luce.engines.seam import Mask, Outcome, RowSource, SampledToken, Segment, SlotSpec
 
 __all__ = ["JUNK", "FakeModel", "Lane"]
 
@@ -105,7 +105,7 @@ class FakeModel:
             self.whole[block] = JUNK
             self.sums[block * self.block_size : (block + 1) * self.block_size] = [JUNK] * self.block_size
 
-    def run(self, segment: Segment, table: tuple[int, ...]) -> Outcome:
+    def run(self, segment: Segment, table: tuple[int, ...], mask: Mask | None = None) -> Outcome:
         """One segment: void what stood at or past its start, take its rows in, sample if asked."""
         slot, start, count = segment.slot, segment.start, segment.count
         lane = self.lanes[slot]
@@ -127,7 +127,7 @@ class FakeModel:
         attention = self._take_in(contents, states, start, table)
         if not segment.sample:
             return Outcome(slot, count)
-        return Outcome(slot, count, (self._sample(lane, start + count, attention),))
+        return Outcome(slot, count, (self._sample(lane, start + count, attention, mask),))
 
     def _take_in(self, contents: list[int], states: list[int], start: int, table: tuple[int, ...]) -> int:
         """Append rows to blocks and state; the attention sum of the last one."""
@@ -151,7 +151,7 @@ class FakeModel:
                 whole[table[block]] = inside
         return (before + inside) & MASK
 
-    def _sample(self, lane: Lane, position: int, attention: int) -> SampledToken:
+    def _sample(self, lane: Lane, position: int, attention: int, mask: Mask | None) -> SampledToken:
         """The token at ``position``, recorded in the lane in place of what stood there and after it."""
         index, params = position - lane.length, lane.spec.sampling
         key = lane.key
@@ -159,6 +159,6 @@ class FakeModel:
             key ^= history_key(lane.generated(position))
         draw = mix(mix(attention ^ lane.states[-1] ^ key, position), position)
         forced = self._script(lane.spec, index + lane.spec.num_generated) if self._script else None
-        token = sampled(draw, self._vocab_size, params, forced)
+        token = sampled(draw, self._vocab_size, params, forced, mask)
         lane.tokens[index:] = [token]
         return token

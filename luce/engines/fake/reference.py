@@ -12,6 +12,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
+from luce.constraints.constraint import Constraint
 from luce.engines.fake.content import (
     EMPTY,
     MASK,
@@ -40,9 +41,15 @@ def encoded_rows(image: PatchImage, hidden: int) -> npt.NDArray[np.float32]:
 
 
 def reference_answer(
-    spec: SlotSpec, count: int, *, vocab_size: int = 256, script: Script | None = None
+    spec: SlotSpec,
+    count: int,
+    *,
+    vocab_size: int = 256,
+    script: Script | None = None,
+    constraint: Constraint | None = None,
 ) -> list[SampledToken]:
-    """The first ``count`` generated tokens of a request whose images are all encoded."""
+    """The first ``count`` generated tokens of a request whose images are all encoded, or fewer where ``constraint``,
+    which is used up, ends the answer."""
     length, params = len(spec.token_ids), spec.sampling
     contents = prompt_content(spec, 0, length)
     state, attention, answer = EMPTY, 0, list[SampledToken]()
@@ -56,8 +63,14 @@ def reference_answer(
                 key ^= history_key(generated)
             draw = mix(mix(attention ^ state ^ key, row + 1), row + 1)
             forced = script(spec, len(generated)) if script else None
-            answer.append(sampled(draw, vocab_size, params, forced))
+            mask = constraint.mask if constraint is not None else None
+            answer.append(sampled(draw, vocab_size, params, forced, mask))
             generated.append(answer[-1].token)
+            if constraint is not None:
+                if constraint.take(answer[-1].token):
+                    constraint.compute()
+                if constraint.complete:
+                    break
             contents.append(generated_content(answer[-1].token, row + 1 + spec.rope_delta))
     return answer
 

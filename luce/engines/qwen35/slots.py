@@ -9,8 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from luce.engines.qwen35.state import CHUNK, MAX_LANE_ROWS, StatePool
-from luce.engines.seam import RowSource, SampledToken, Segment, SegmentKind, SlotSpec
+from luce.engines.seam import Mask, RowSource, SampledToken, Segment, SegmentKind, SlotSpec
 from luce.errors import DeviceError, RequestError
+from luce.sampling.masks import allowed_ids
 from luce.sampling.sampler import NonFiniteLogitsError, Sampler
 
 __all__ = ["Greedy", "Slot", "cut", "new_sampler", "new_slot"]
@@ -25,7 +26,9 @@ class Greedy:
     def __init__(self, num_token_ids: int) -> None:
         self._num_ids = num_token_ids
 
-    def sample(self, logits: npt.NDArray[np.float32], position: int) -> SampledToken:
+    def sample(
+        self, logits: npt.NDArray[np.float32], position: int, mask: Mask | None = None
+    ) -> SampledToken:
         """The most likely token with its log-probability (of the unprocessed logits).
 
         Raises:
@@ -35,7 +38,10 @@ class Greedy:
         bad = int(len(row) - np.count_nonzero(np.isfinite(row)))
         if bad:
             raise NonFiniteLogitsError(position, bad, len(row))
-        token = int(row.argmax())
+        if mask is None:
+            token = int(row.argmax())
+        else:
+            token = int(np.where(allowed_ids(mask, self._num_ids), row, -np.inf).argmax())
         return SampledToken(token, float(-np.log(np.exp(row - row[token]).sum())))
 
     def recall(self, generated: Iterable[int]) -> None:
@@ -80,6 +86,13 @@ class Slot:
         """Position of the first generated token."""
         return self.prompt_length - self.spec.num_generated
 
+    def token_for(self, position: int) -> int | None:
+        """The token sampled for ``position``, None when none was. A row that was fed with it may turn out to be void
+        and start there once more."""
+        if self.sampled is not None and self.sampled[0] == position:
+            return self.sampled[1]
+        return int(self.ids[position]) if self.prompt_length <= position < self.high else None
+
     def check(self, segment: Segment, table: tuple[int, ...], pool: StatePool, hidden: int) -> None:
         """Refuse a segment that this slot cannot run. ``hidden``: width of input rows.
 
@@ -103,7 +116,7 @@ class Slot:
         if not pool.covers(table, end):
             raise DeviceError(f"the block table does not cover {end} rows with blocks that were given out")
         if segment.source is RowSource.LAST_SAMPLED:
-            if segment.count != 1 or self.sampled is None or self.sampled[0] != segment.start:
+            if segment.count != 1 or self.token_for(segment.start) is None:
                 raise DeviceError(f"no token was sampled for row {segment.start}")
         elif end > self.prompt_length:
             raise DeviceError(f"rows up to {end} are not in the prompt of {self.prompt_length} tokens")
@@ -121,8 +134,9 @@ class Slot:
         """Put the segment's token ids in their places: the prompt's own, or the token sampled last."""
         end = segment.start + segment.count
         if segment.source is RowSource.LAST_SAMPLED:
-            assert self.sampled is not None
-            self.ids[segment.start] = self.sampled[1]
+            token = self.token_for(segment.start)
+            assert token is not None
+            self.ids[segment.start] = token
         else:  # an overrun row may have left a guess there
             self.ids[segment.start : end] = self.spec.token_ids[segment.start : end]
 

@@ -15,7 +15,7 @@ from luce.engines.qwen35.slots import Slot, cut
 from luce.engines.qwen35.state import StatePool
 from luce.engines.qwen35.stored_states import StoredStates
 from luce.engines.qwen35.text import LOGIT_ROWS, Tap, TextModel
-from luce.engines.seam import Outcome, SampledToken, Segment, StepPlan, WorkOutcome
+from luce.engines.seam import Mask, Outcome, SampledToken, Segment, StepPlan, WorkOutcome
 from luce.errors import DeviceError, LuceError
 
 __all__ = ["StepRunner"]
@@ -31,6 +31,7 @@ class _Work:
     slot: Slot
     table: tuple[int, ...]
     pieces: deque[tuple[int, int]]
+    mask: Mask | None
     hidden: int = -1
     """Its row among the rows to sample from."""
     error: str | None = None
@@ -63,9 +64,10 @@ class StepRunner:
     def _segments(self, plan: StepPlan, slots: Mapping[int, Slot]) -> tuple[Outcome, ...]:
         outcomes: list[Outcome | None] = [None] * len(plan.segments)
         works: dict[int, _Work] = {}
+        masks = plan.masks or (None,) * len(plan.segments)
         for index, (segment, table) in enumerate(zip(plan.segments, plan.block_tables, strict=True)):
             try:
-                works[index] = self._prepare(segment, table, slots, works)
+                works[index] = self._prepare(segment, table, masks[index], slots, works)
             except LuceError as error:
                 outcomes[index] = Outcome(segment.slot, 0, error=str(error))
         with np.errstate(all="ignore"):
@@ -85,6 +87,7 @@ class StepRunner:
         self,
         segment: Segment,
         table: tuple[int, ...],
+        mask: Mask | None,
         slots: Mapping[int, Slot],
         works: Mapping[int, _Work],
     ) -> _Work:
@@ -95,7 +98,7 @@ class StepRunner:
             raise DeviceError(f"slot {segment.slot} has two segments in one step")
         slot.check(segment, table, self.pool, self.config.hidden)
         slot.feed(segment)
-        return _Work(segment, slot, table, deque(cut(segment.start, segment.count)))
+        return _Work(segment, slot, table, deque(cut(segment.start, segment.count)), mask)
 
     def _passes(self, works: list[_Work]) -> None:
         """Run every piece, in as few passes as the row buffers allow, at most one piece of a slot in each."""
@@ -153,7 +156,7 @@ class StepRunner:
             for work, row in zip(part, logits, strict=True):
                 slot, position = work.slot, work.segment.start + work.segment.count
                 try:
-                    token = slot.sampler.sample(row, position)
+                    token = slot.sampler.sample(row, position, work.mask)
                 except LuceError as error:
                     work.error = str(error)
                     continue

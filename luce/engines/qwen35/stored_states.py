@@ -145,7 +145,8 @@ def _ids(slot: Slot, stored: Stored, position: int) -> npt.NDArray[np.int64]:
 
 
 def _progress(slot: Slot, position: int) -> Progress:
-    sampled = slot.sampled if slot.sampled is not None and slot.sampled[0] == position else None
+    token = slot.token_for(position)
+    sampled = None if token is None else (position, token)
     generated = position - slot.first_generated + (sampled is not None)
     return Progress(
         ids=slot.ids[:position].copy(),

@@ -16,6 +16,7 @@ import msgspec
 
 from luce.actors.choices import choices_of
 from luce.actors.submission import Submission, prefix_keys
+from luce.constraints.constraint import Constraint
 from luce.engines.loaded import LoadedModel, PreparedPrompt
 from luce.engines.seam import PatchImage
 from luce.errors import RequestError, quoted
@@ -134,6 +135,7 @@ def prepare(wish: Wish, model: LoadedModel, options: HttpOptions, *, prefix: str
         skip_special_tokens=wish.skip_special_tokens,
         timeout=wish.timeout,
         cache_salt=wish.cache_salt.encode(),
+        constraint=_constraint(wish, model, thinking=prompt.starts_in_thinking),
     )
     keyed = attrs.evolve(submission, keys=prefix_keys(submission, model.engine.capabilities))
     return Job(
@@ -227,6 +229,19 @@ def check_model(name: str | None, model: LoadedModel, options: HttpOptions) -> N
             status=404,
             code="model_not_found",
         )
+
+
+def _constraint(wish: Wish, model: LoadedModel, *, thinking: bool) -> Constraint | None:
+    form = wish.form
+    if form.empty:
+        return None
+    if form.text is not None and wish.continuation:
+        raise RequestError(
+            f"{form.field} is for whole answers; this one has begun in the last message", field=form.field
+        )
+    if model.constrainer is None:
+        raise RequestError(f"answers of the model {model.name} cannot be held to a form", field=form.field)
+    return model.constrainer.constraint(form, thinking=thinking)
 
 
 def _check_minimum(wish: Wish) -> None:

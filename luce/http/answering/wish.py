@@ -11,6 +11,7 @@ from typing import Any
 
 import attrs
 
+from luce.constraints.wish import ConstraintWish
 from luce.errors import RequestError, quoted
 from luce.http.request_log import GIVEN_ID
 from luce.sampling.parameters import SamplingParams
@@ -74,6 +75,8 @@ class Wish:
     """To be offered to the model, as chat templates take them: ``{"type": "function", "function": {...}}``."""
     one_call: bool = False
     """The answer ends with its first tool call."""
+    form: ConstraintWish = attrs.field(factory=ConstraintWish)
+    """What the answer is held to."""
     template_kwargs: Mapping[str, Any] | None = None
     """More variables for the chat template."""
     split_reasoning: bool = True

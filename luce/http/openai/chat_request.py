@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 
 from luce.http.openai.generation_fields import GenerationFields, StreamOptions, Strict
+from luce.http.openai.tool_choice import ToolChoice
 
 __all__ = [
     "AssistantMessage",
@@ -114,8 +115,12 @@ class ChatRequest(GenerationFields, frozen=True, kw_only=True):
     top_logprobs: int | None = None
 
     tools: list[Tool] | None = None
-    tool_choice: Literal["auto", "none"] | None = None
+    tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
+    thinking_token_budget: int | None = None
+    """Tokens after which a think block is closed."""
+    reasoning_effort: str | None = None
+    """none turns thinking off; other levels bound it."""
     chat_template_kwargs: dict[str, Any] | None = None
     reasoning_format: Literal["auto", "deepseek", "none"] | None = None
     """llama.cpp's: where reasoning goes. With "auto" and "deepseek" into ``reasoning_content``, with "none" it stays in

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from msgspec import Meta, Struct
 
 from luce.engines.loaded import LoadedModel
+from luce.http.openai.form_fields import FormFields
 from luce.sampling.parameters import SamplingParams, parse_logit_bias
 
 __all__ = ["GenerationFields", "StreamOptions", "Strict", "or_else", "sampling_params"]
@@ -26,7 +27,7 @@ class StreamOptions(Strict, frozen=True):
     include_obfuscation: Literal[False] | None = None
 
 
-class GenerationFields(Strict, frozen=True, kw_only=True):
+class GenerationFields(FormFields, frozen=True, kw_only=True):
     model: str | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None

@@ -7,8 +7,10 @@ from typing import Any
 
 import attrs
 
+from luce.constraints.wish import ConstraintWish
 from luce.engines.loaded import LoadedModel
 from luce.errors import RequestError, quoted
+from luce.http.answering.effort import checked_budget, effort_options
 from luce.http.answering.prepare import Job, check_model, prepare, read_request
 from luce.http.answering.thinking import SWITCH
 from luce.http.answering.wish import (
@@ -20,8 +22,10 @@ from luce.http.answering.wish import (
     checked_timeout,
 )
 from luce.http.openai.chat_request import ChatRequest
+from luce.http.openai.form_fields import text_form
 from luce.http.openai.generation_fields import or_else, sampling_params
-from luce.http.openai.unsupported import CHAT, refuse_unsupported
+from luce.http.openai.tool_choice import call_form
+from luce.http.openai.unsupported import CHAT, check_best_of, check_stream_options
 from luce.http.options import HttpOptions
 from luce.text.messages import Conversation, normalise
 
@@ -46,7 +50,8 @@ def prepare_chat(body: bytes | bytearray, model: LoadedModel, options: HttpOptio
     """
     request, raw = read_request(body, ChatRequest, model, CHAT)
     check_model(request.model, model, options)
-    refuse_unsupported(request)
+    check_best_of(request)
+    check_stream_options(request)
     stream = request.stream_options
     return ChatJob(
         job=prepare(_wish(request, raw, model, options), model, options, prefix="chatcmpl-"),
@@ -64,15 +69,21 @@ def _wish(request: ChatRequest, raw: Mapping[str, Any], model: LoadedModel, opti
             field="include_reasoning",
         )
     conversation, continuation = _conversation(request, raw["messages"])
+    one_call = request.parallel_tool_calls is False
+    calls = call_form(request.tool_choice, raw.get("tools") or (), single=one_call)
+    effort, budget = effort_options(request.reasoning_effort, model)
+    if request.thinking_token_budget is not None:
+        budget = checked_budget(request.thinking_token_budget)
     return Wish(
         conversation=conversation,
         continuation=continuation,
         params=sampling_params(request, model, _logprobs(request)),
         limit=_limit(request),
         n=checked_choices(request.n, options.max_choices),
-        tools=() if request.tool_choice == "none" else tuple(raw.get("tools") or ()),
-        one_call=request.parallel_tool_calls is False,
-        template_kwargs=_template_options(request, model, continues=bool(continuation)),
+        tools=calls.tools if calls is not None else (),
+        one_call=one_call,
+        form=ConstraintWish(text_form(request), calls, budget),
+        template_kwargs=_template_options(request, model, effort, continues=bool(continuation)),
         split_reasoning=split,
         show_reasoning=request.include_reasoning is not False,
         stop=checked_stops(request.stop),
@@ -123,13 +134,13 @@ def _conversation(request: ChatRequest, messages: list[Any]) -> tuple[Conversati
 
 
 def _template_options(
-    request: ChatRequest, model: LoadedModel, *, continues: bool
+    request: ChatRequest, model: LoadedModel, effort: Mapping[str, Any], *, continues: bool
 ) -> Mapping[str, Any] | None:
-    """An answer that has begun does not think first."""
+    """An answer that has begun does not think first. What the template is told by name comes before the effort."""
     given = request.chat_template_kwargs
     if continues and SWITCH in model.preparer.options:
         return {SWITCH: False} | (given or {})
-    return given
+    return {**effort, **(given or {})} or None
 
 
 _CONTINUED = "the message that the answer continues (continue_final_message)"

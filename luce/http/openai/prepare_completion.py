@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import attrs
 
+from luce.constraints.wish import ConstraintWish
 from luce.engines.loaded import LoadedModel
 from luce.errors import RequestError, quoted
 from luce.http.answering.prepare import Job, check_model, prepare, read_request
@@ -19,6 +20,7 @@ from luce.http.answering.wish import (
     checked_timeout,
 )
 from luce.http.openai.completion_request import CompletionRequest, read_prompts
+from luce.http.openai.form_fields import text_form
 from luce.http.openai.generation_fields import or_else, sampling_params
 from luce.http.openai.unsupported import COMPLETION, check_best_of, check_stream_options
 from luce.http.options import HttpOptions
@@ -62,6 +64,7 @@ def prepare_completion(body: bytes | bytearray, model: LoadedModel, options: Htt
         n=checked_choices(request.n, options.max_choices),
         limit=Limit("max_tokens", request.max_tokens, default=DEFAULT_MAX_TOKENS),
         split_reasoning=False,
+        form=ConstraintWish(text_form(request)),
         stop=checked_stops(request.stop),
         include_stop=or_else(request.include_stop_str_in_output, False),
         skip_special_tokens=or_else(request.skip_special_tokens, True),

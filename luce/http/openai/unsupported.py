@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from luce.errors import RequestError
 from luce.http.answering.unserved import Unserved, not_supported
-from luce.http.openai.chat_request import ChatRequest
 from luce.http.openai.generation_fields import GenerationFields
 
-__all__ = ["CHAT", "COMMON", "COMPLETION", "check_best_of", "check_stream_options", "refuse_unsupported"]
+__all__ = ["CHAT", "COMMON", "COMPLETION", "check_best_of", "check_stream_options"]
 
 _OFF = (0, 0.0)
 _ONE = (1, 1.0)
-_SCHEMA = "the answer cannot be held to a form yet"
+_BACKEND = "there is one way of holding answers to forms"
 _CACHE = "the prefix cache finds what it can use by itself; cache_salt keeps callers apart"
 _SAMPLER = "the samplers are temperature, top_k, top_p, min_p and the penalties"
 _MAX_TOKENS = "the field is max_tokens"
@@ -30,20 +29,12 @@ COMMON: Unserved = {
     "return_tokens_as_token_ids": ((False,), "tokens come with their bytes"),
     "logprob_token_ids": ((), "top_logprobs gives the most likely ones"),
     "logits_processors": ((), ""),
-    "guided_json": ((), _SCHEMA),
-    "guided_regex": ((), _SCHEMA),
-    "guided_choice": ((), _SCHEMA),
-    "guided_grammar": ((), _SCHEMA),
-    "guided_decoding_backend": ((), _SCHEMA),
-    "guided_whitespace_pattern": ((), _SCHEMA),
-    "structured_outputs": ((), _SCHEMA),
+    "guided_decoding_backend": ((), _BACKEND),
+    "guided_whitespace_pattern": ((), "blanks between the parts of JSON are bounded"),
     "kv_transfer_params": ((), "prefill and decode run here"),
     "vllm_xargs": ((), ""),
     "repetition_detection": ((), "repetition_penalty makes repeats less likely"),
-    "thinking_token_budget": ((), ""),
     # SGLang, LMDeploy, TGI
-    "regex": ((), _SCHEMA),
-    "ebnf": ((), _SCHEMA),
     "stop_regex": ((), "stop takes strings"),
     "no_stop_trim": ((False,), "include_stop_str_in_output keeps a stop string"),
     "min_new_tokens": ((), "the field is min_tokens"),
@@ -57,8 +48,6 @@ COMMON: Unserved = {
     "return_hidden_states": ((False,), ""),
     "top_a": (_OFF, _SAMPLER),
     # llama.cpp
-    "grammar": ((), _SCHEMA),
-    "json_schema": ((), _SCHEMA),
     "n_predict": ((), _MAX_TOKENS),
     "n_probs": (_OFF, "the fields are logprobs and top_logprobs"),
     "n_keep": (_OFF, "nothing is cut from a prompt"),
@@ -88,15 +77,12 @@ COMMON: Unserved = {
     # Ollama
     "options": ((), "its fields stand beside messages or prompt"),
     "keep_alive": ((), "the model stays loaded"),
-    "format": ((), _SCHEMA),
+    "format": ((), "the field is response_format"),
 }
 
 CHAT: Unserved = {
     **COMMON,
     "echo": ((False,), "the answer is what the model adds"),
-    "response_format": (({"type": "text"},), 'only {"type": "text"}'),
-    "tool_choice": (("auto", "none"), 'only "auto" and "none"; the model cannot be held to a call yet'),
-    "reasoning_effort": ((), "pass what the model's template knows in chat_template_kwargs"),
     "verbosity": ((), "ask for it in the prompt"),
     "modalities": ((["text"],), 'only ["text"]'),
     "audio": ((), "text answers only"),
@@ -115,24 +101,15 @@ CHAT: Unserved = {
 
 COMPLETION: Unserved = {
     **COMMON,
+    "thinking_token_budget": ((), "a whole prompt is not known to think; use /v1/chat/completions"),
     "suffix": (("",), "write the prompt with the model's own tokens for filling in"),
     "prompt_embeds": ((), "prompts are text or token ids"),
-    "response_format": (({"type": "text"},), 'only {"type": "text"}'),
     "top_logprobs": ((), "logprobs is the number of most likely tokens here"),
     "chat_template_kwargs": ((), "a whole prompt goes through no template; use /v1/chat/completions"),
     "tools": ((), "a whole prompt goes through no template; use /v1/chat/completions"),
     "image_data": ((), "pictures go to /v1/chat/completions"),
     "images": ((), "pictures go to /v1/chat/completions"),
 }
-
-
-def refuse_unsupported(request: ChatRequest) -> None:
-    """Raises RequestError for what is not served yet inside of fields."""
-    for index, tool in enumerate(request.tools or ()):
-        if tool.function.strict:
-            raise not_supported(f"tools[{index}].function.strict", "strict tool schemas are not served")
-    check_best_of(request)
-    check_stream_options(request)
 
 
 def check_best_of(request: GenerationFields) -> None:
