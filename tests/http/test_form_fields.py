@@ -1,0 +1,106 @@
+"""Every spelling of a form says the same; required calls and thinking budgets through a whole server."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from luce.constraints.wish import TextForm, TextKind
+from luce.http.json_body import typed
+from luce.http.openai.chat_request import ChatRequest
+from luce.http.openai.form_fields import text_form
+from tests.faults.whole import ENGINES, ask, live
+
+SCHEMA = {"type": "integer"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "form"),
+    [
+        ({}, None),
+        ({"response_format": {"type": "text"}}, None),
+        ({"response_format": None, "guided_json": None, "structured_outputs": {}}, None),
+        ({"response_format": {"type": "json_object"}}, TextForm(TextKind.JSON_OBJECT, None, "response_format")),
+        (
+            {"response_format": {"type": "json_object", "schema": SCHEMA}},
+            TextForm(TextKind.JSON_SCHEMA, SCHEMA, "response_format.schema"),
+        ),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": SCHEMA}}},
+            TextForm(TextKind.JSON_SCHEMA, SCHEMA, "response_format.json_schema.schema"),
+        ),
+        ({"structured_outputs": {"json": SCHEMA}}, TextForm(TextKind.JSON_SCHEMA, SCHEMA, "structured_outputs.json")),
+        (
+            {"structured_outputs": {"json_object": True}},
+            TextForm(TextKind.JSON_OBJECT, None, "structured_outputs.json_object"),
+        ),
+        ({"structured_outputs": {"choice": ["a"]}}, TextForm(TextKind.CHOICE, ["a"], "structured_outputs.choice")),
+        ({"structured_outputs": {"regex": "a"}}, TextForm(TextKind.REGEX, "a", "structured_outputs.regex")),
+        ({"guided_json": SCHEMA}, TextForm(TextKind.JSON_SCHEMA, SCHEMA, "guided_json")),
+        ({"guided_regex": "a"}, TextForm(TextKind.REGEX, "a", "guided_regex")),
+        ({"guided_choice": ["a", "b"]}, TextForm(TextKind.CHOICE, ["a", "b"], "guided_choice")),
+        ({"guided_grammar": 'start: "a"'}, TextForm(TextKind.LARK, 'start: "a"', "guided_grammar")),
+        ({"grammar": 'root ::= "a"'}, TextForm(TextKind.GBNF, 'root ::= "a"', "grammar")),
+        ({"json_schema": SCHEMA}, TextForm(TextKind.JSON_SCHEMA, SCHEMA, "json_schema")),
+        ({"regex": "a"}, TextForm(TextKind.REGEX, "a", "regex")),
+        ({"ebnf": 'root ::= "a"'}, TextForm(TextKind.GBNF, 'root ::= "a"', "ebnf")),
+    ],
+)  # fmt: skip
+def test_spellings(fields: dict[str, Any], form: TextForm | None) -> None:
+    body = {"messages": [{"role": "user", "content": "Hi"}], **fields}
+    given = {key: value for key, value in body.items() if value is not None}
+    assert text_form(typed(given, ChatRequest)) == form
+
+
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "paint",
+        "parameters": {
+            "type": "object",
+            "properties": {"colour": {"enum": ["red", "green"]}, "twice": {"type": "boolean"}},
+            "required": ["colour", "twice"],
+            "additionalProperties": False,
+        },
+    },
+}
+OTHER = {"type": "function", "function": {"name": "wait", "parameters": {"type": "object", "properties": {}}}}
+PAINT = {"type": "function", "function": {"name": "paint"}}
+ALLOWED = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [PAINT]}}
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("thinking", [False, True])
+@pytest.mark.parametrize("choice", [PAINT, ALLOWED], ids=["named", "allowed"])
+async def test_a_call_that_is_asked_for_is_made(engine: str, thinking: bool, choice: dict[str, Any]) -> None:
+    fields: dict[str, Any] = {"tools": [OTHER, TOOL], "tool_choice": choice, "parallel_tool_calls": False}
+    fields |= {"max_tokens": 200, "ignore_eos": False, "reasoning_format": "auto"}
+    fields |= {"thinking_token_budget": 5} if thinking else {"reasoning_effort": "none"}
+    async with live(engine=engine, context=1024) as server:
+        found = (await server.post(ask("Paint!", **fields))).json()
+    answer = found["choices"][0]
+    (call,) = answer["message"]["tool_calls"]
+    assert call["function"]["name"] == "paint" and answer["finish_reason"] == "tool_calls"
+    arguments = json.loads(call["function"]["arguments"])
+    assert arguments["colour"] in ("red", "green") and arguments["twice"] in (True, False)
+    assert not answer["message"]["content"] and bool(answer["message"].get("reasoning_content")) == thinking
+
+
+@pytest.mark.trio
+async def test_choices_are_each_held_to_the_form() -> None:
+    fields = {
+        "n": 3,
+        "temperature": 2.0,
+        "seed": 3,
+        "regex": "[a-z]{6}",
+        "max_tokens": 30,
+        "ignore_eos": False,
+    }
+    async with live(depth=2) as server:
+        found = (await server.post(ask("Letters.", reasoning_effort="none", **fields))).json()
+    texts = [choice["message"]["content"] for choice in found["choices"]]
+    assert len(set(texts)) == 3
+    assert all(len(text) == 6 and text.isalpha() and text.islower() for text in texts)
