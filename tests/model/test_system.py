@@ -172,6 +172,9 @@ SCENARIOS = {
     "an answer with a form, a step fails": Options((TEXT, LATE_FORM), step_failures=1, mask_failures=1),
     "an answer with a form, its client stalls": Options((SHORT, CLOSED), stalls=1, client_timeouts=True),
     "an answer with a form, a limit runs out": Options((FORM,), deadlines=1, stalls=1, cancels=1),
+    "two choices whose answers have forms": Options(
+        (LATE_FORM, attrs.evolve(LATE_FORM, leader=0)), hits=1, cancels=1, mask_failures=1
+    ),
     "an answer with a form, then drain": Options((SHORT, LATE_FORM), drains=2),
     "a staged prompt, and its answer has a form": Options(
         (TEXT, attrs.evolve(WHOLE, masks="rc")), cancels=1, **PASSES
