@@ -65,6 +65,7 @@ WHOLE = (
     "depth",
     "port",
     "max-images",
+    "max-choices",
     "max-connections",
     "max-streams",
     "max-image-pixels",

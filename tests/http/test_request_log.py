@@ -109,7 +109,7 @@ async def test_the_answer_says_the_id_that_is_logged(lines: Any) -> None:
         ("GET", "/v1/models", None, 200, "answered", "/v1/models"),
         ("GET", "/v1/models/none", None, 404, "refused", "/v1/models/{name}"),
         ("POST", CHAT, b"{", 400, "refused", CHAT),
-        ("POST", "/v1/responses", b"{}", 404, "refused", "/v1/responses"),
+        ("POST", "/v1/embeddings", b"{}", 404, "refused", "/v1/embeddings"),
         ("GET", "/a%0Ab%1b[31m?x=1", None, 404, "refused", "'/a\\nb\\x1b[31m'"),
         ("PUT", "/v1/models", None, 405, "refused", "/v1/models"),
     ],
