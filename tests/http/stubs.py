@@ -9,6 +9,7 @@ from typing import Any
 import attrs
 import numpy as np
 import trio
+import trio.lowlevel
 from PIL import Image
 
 from luce.actors.mailbox import Waker
@@ -208,6 +209,14 @@ async def endless(submission: Submission) -> AsyncIterator[Piece]:
     while True:
         await trio.sleep(0.005)
         yield Delta("x" * 64, (sampled(120),))
+
+
+async def torrent(submission: Submission) -> AsyncIterator[Piece]:
+    """32 MiB at once, more than the buffers of any socket hold, and no end."""
+    for _ in range(512):
+        yield Delta("x" * 65536, (sampled(120),))
+        await trio.lowlevel.checkpoint()
+    await trio.sleep_forever()
 
 
 async def silent(submission: Submission) -> AsyncIterator[Piece]:

@@ -17,7 +17,7 @@ from luce.errors import ConfigError
 from luce.http.options import HttpOptions
 from luce.http.server import listen
 from tests.http.conftest import Server, serving, until
-from tests.http.stubs import StubService, endless, saying, silent
+from tests.http.stubs import StubService, endless, saying, silent, torrent
 
 pytestmark = pytest.mark.trio
 
@@ -237,7 +237,7 @@ async def test_idle_connections_do_not_hold_up_the_end() -> None:
 
 
 async def test_stalled_reader_does_not_hold_up_the_end() -> None:
-    service = StubService(endless)
+    service = StubService(torrent)
     async with serving(service, exit_grace=0.3) as server, await server.connect() as connection:
         await connection.send_all(request({"messages": HI, "stream": True}))
         await until(lambda: service.running)

@@ -328,6 +328,8 @@ async def test_props_say_what_is_in_force() -> None:
     assert props["limits"]["max_queued_tokens"] == 16 * engine.capabilities.max_context
     assert props["limits"]["request_timeout"] == 9.0
     assert props["limits"]["max_images"] == 5
+    assert props["limits"]["max_connections"] == 1024 and props["limits"]["max_streams"] == 100
+    assert props["limits"]["head_timeout"] == 20 and props["limits"]["idle_timeout"] == 75
     assert props["capabilities"]["prefix_cache"] is True
     assert props["caches"]["kv"]["blocks"] == props["caches"]["kv"]["free"] == engine.capabilities.num_blocks
     assert props["caches"]["prefixes"]["budget_bytes"] == 1 << 20

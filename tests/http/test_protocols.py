@@ -14,7 +14,7 @@ import trio
 
 from tests.http.conftest import serving, until
 from tests.http.peers import HI, PATH, PROTOCOLS, Peer1, connect, options_of
-from tests.http.stubs import StubService, endless, saying, silent
+from tests.http.stubs import StubService, endless, saying, silent, torrent
 from tests.http.test_connections import stops
 
 pytestmark = [pytest.mark.trio, pytest.mark.parametrize("protocol", PROTOCOLS)]
@@ -208,7 +208,7 @@ async def test_idle_connections_do_not_hold_up_the_end(protocol: str) -> None:
 
 
 async def test_a_client_that_never_reads_does_not_hold_up_the_end(protocol: str) -> None:
-    service = StubService(endless)
+    service = StubService(torrent)
     async with serving(service, exit_grace=0.3, **options_of(protocol)) as server:
         peer = await connect(server, protocol)
         await peer.ask({"messages": HI, "stream": True})
