@@ -97,7 +97,7 @@ def in_responses(thinking: bool, limit: int, tool: bool) -> dict[str, Any]:
     }
     if tool:
         found["tools"] = [{"type": "function", "name": "f", "description": "d", "parameters": SCHEMA}]
-    return found | {"reasoning": {"effort": "high" if thinking else "none"}}
+    return found | {"reasoning": {"effort": "max" if thinking else "none"}}
 
 
 def from_chat(answer: dict[str, Any]) -> tuple[Any, ...]:

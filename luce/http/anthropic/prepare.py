@@ -8,10 +8,11 @@ from typing import Any
 import attrs
 
 from luce.engines.loaded import LoadedModel
-from luce.errors import RequestError
+from luce.http.answering.effort import checked_budget, effort_options
 from luce.http.answering.prepare import Job, check_model, count_prompt, prepare, read_object
-from luce.http.answering.thinking import EFFORT, SWITCH, thinking_switch
-from luce.http.answering.unserved import not_supported, without_unserved
+from luce.http.answering.renamed import fields_of
+from luce.http.answering.thinking import SWITCH, thinking_switch
+from luce.http.answering.unserved import without_unserved
 from luce.http.answering.wish import Limit, Wish, checked_stops, checked_timeout
 from luce.http.anthropic.conversation import conversation_of
 from luce.http.anthropic.request import (
@@ -21,11 +22,8 @@ from luce.http.anthropic.request import (
     ThinkingAdaptive,
     ThinkingDisabled,
     ThinkingEnabled,
-    Tool,
-    ToolChoiceAny,
-    ToolChoiceNone,
-    ToolChoiceTool,
 )
+from luce.http.anthropic.tools import form_of, offered_tools
 from luce.http.anthropic.unserved import UNSERVED, refuse_tools_of_the_api
 from luce.http.json_body import typed
 from luce.http.options import HttpOptions
@@ -57,8 +55,10 @@ def prepare_messages(body: bytes | bytearray, model: LoadedModel, options: HttpO
     request = typed(raw, MessagesRequest)
     wish = _wish(request, Limit("max_tokens", request.max_tokens, bounded_by_context=True), model, options)
     thinking = request.thinking
+    with fields_of(wish.tools, wish.form, {"parameters": "input_schema"}):
+        job = prepare(wish, model, options, prefix="msg_")
     return MessagesJob(
-        job=prepare(wish, model, options, prefix="msg_"),
+        job=job,
         stream=bool(request.stream),
         max_tokens=request.max_tokens,
         omit_thinking=isinstance(thinking, ThinkingEnabled | ThinkingAdaptive)
@@ -80,70 +80,46 @@ def count_messages(body: bytes | bytearray, model: LoadedModel, options: HttpOpt
     )
 
 
-def _wish(request: MessagesBody, limit: Limit, model: LoadedModel, options: HttpOptions) -> Wish:
-    check_model(request.model, model, options)
-    _refuse_forms(request)
-    asked = conversation_of(request)
+def _wish(request: MessagesBody, limit: Limit, model: LoadedModel, http: HttpOptions) -> Wish:
+    check_model(request.model, model, http)
+    asked, tools = conversation_of(request), offered_tools(request)
+    options, budget = _thinking(request, model, begun=bool(asked.begun))
     return Wish(
         conversation=asked.conversation,
         params=_sampling(request, model),
         limit=limit,
         continuation=asked.begun or "",
-        tools=_tools(request),
+        tools=tools,
+        form=form_of(request, tools, budget),
         one_call=request.tool_choice is not None and request.tool_choice.disable_parallel_tool_use is True,
-        template_kwargs=_template_options(request, model, begun=bool(asked.begun)),
+        template_kwargs=options,
         stop=checked_stops(request.stop_sequences, "stop_sequences"),
         timeout=checked_timeout(request.timeout),
         cache_salt=request.cache_salt or "",
     )
 
 
-def _template_options(request: MessagesBody, model: LoadedModel, *, begun: bool) -> Mapping[str, Any]:
-    """Thinking is as the model has it unless it is asked for; an answer that has begun does not think."""
-    thinking, config = request.thinking, request.output_config
-    found: dict[str, Any] = {}
+def _thinking(
+    request: MessagesBody, model: LoadedModel, *, begun: bool
+) -> tuple[Mapping[str, Any], int | None]:
+    """(template options, tokens of thinking).
+
+    Thinking is as the model has it unless it is asked for, and an answer that has begun does not think. Effort bounds
+    what is thought; of itself it neither begins nor ends it.
+    """
+    thinking = request.thinking
+    effort = request.output_config.effort if request.output_config is not None else None
+    options, budget = effort_options(effort, model, "output_config.effort")
+    if not isinstance(thinking, ThinkingAdaptive):
+        options.pop(SWITCH, None)
     if isinstance(thinking, ThinkingEnabled):
-        found |= thinking_switch(model, True, "thinking")
+        options |= thinking_switch(model, True, "thinking")
+        budget = checked_budget(thinking.budget_tokens, "thinking.budget_tokens")
     elif isinstance(thinking, ThinkingDisabled):
-        found |= thinking_switch(model, False, "thinking")
+        options |= thinking_switch(model, False, "thinking")
     elif thinking is None and begun and SWITCH in model.preparer.options:
-        found[SWITCH] = False
-    if config is not None and config.effort is not None:
-        if EFFORT not in model.preparer.options:
-            raise RequestError(
-                f"output_config.effort: the chat template of {model.name} knows no levels of effort; leave it out",
-                field="output_config.effort",
-                code="unsupported_value",
-            )
-        found[EFFORT] = config.effort
-    return found
-
-
-def _tools(request: MessagesBody) -> tuple[Mapping[str, Any], ...]:
-    """Tools as chat templates take them; none when none may be called."""
-    if isinstance(request.tool_choice, ToolChoiceNone):
-        return ()
-    return tuple(map(_function, request.tools or ()))
-
-
-def _function(tool: Tool) -> dict[str, Any]:
-    function: dict[str, Any] = {"name": tool.name}
-    if tool.description is not None:
-        function["description"] = tool.description
-    return {"type": "function", "function": function | {"parameters": tool.input_schema}}
-
-
-def _refuse_forms(request: MessagesBody) -> None:
-    """What the model cannot be held to yet."""
-    if isinstance(request.tool_choice, ToolChoiceAny | ToolChoiceTool):
-        raise not_supported("tool_choice", 'only {"type": "auto"} and {"type": "none"}', only_this_value=True)
-    if request.output_config is not None and request.output_config.format is not None:
-        raise not_supported("output_config.format")
-    if isinstance(request.thinking, ThinkingEnabled):
-        raise not_supported("thinking.budget_tokens", 'use {"type": "adaptive"}')
-    for index, tool in enumerate(request.tools or ()):
-        if tool.strict:
-            raise not_supported(f"tools[{index}].strict")
+        options[SWITCH] = False
+    return options, budget
 
 
 def _sampling(request: MessagesBody, model: LoadedModel) -> SamplingParams:

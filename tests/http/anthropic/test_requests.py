@@ -137,14 +137,23 @@ async def test_a_template_without_the_switch() -> None:
     assert preparer.seen[-1]["template_kwargs"] == {}
 
 
-async def test_effort_is_the_template_s_where_it_knows_levels() -> None:
+@pytest.mark.parametrize(
+    ("thinking", "options"),
+    [
+        (None, {"reasoning_effort": "max"}),
+        ({"type": "adaptive"}, {"reasoning_effort": "max", "enable_thinking": True}),
+        ({"type": "disabled"}, {"reasoning_effort": "max", "enable_thinking": False}),
+    ],
+)
+async def test_effort_goes_to_templates_that_know_levels(thinking: Any, options: dict[str, Any]) -> None:
     preparer = StubPreparer()
-    asked = body(output_config={"effort": "low"})
+    asked = body(output_config={"effort": "max"}, thinking=thinking)
     async with serving(model=make_model(preparer=preparer)) as server:
-        assert "knows no levels of effort" in await refused(server, asked)
-        preparer.options = frozenset({"reasoning_effort"})
         assert (await post(server, asked)).status_code == 200
-    assert preparer.seen[-1]["template_kwargs"] == {"reasoning_effort": "low"}
+        assert "reasoning_effort" not in preparer.seen[-1]["template_kwargs"]
+        preparer.options = frozenset({"reasoning_effort", "enable_thinking"})
+        assert (await post(server, asked)).status_code == 200
+    assert preparer.seen[-1]["template_kwargs"] == options
 
 
 @pytest.mark.parametrize(
