@@ -29,7 +29,8 @@ def mutated_value(value: Any, random: Random) -> Any:
         if not places:
             return value
         holder, key = random.choice(places)
-        _change(holder, key, random)
+        if _change(holder, key, random):
+            break  # nested deep, and further changes could nest that again
     return value
 
 
@@ -40,7 +41,8 @@ def _places(value: Any) -> Iterator[tuple[Any, Any]]:
         yield from _places(item)
 
 
-def _change(holder: Any, key: Any, random: Random) -> None:
+def _change(holder: Any, key: Any, random: Random) -> bool:
+    """True for a change that nests deep."""
     choice = random.randrange(9)
     if choice <= 2:
         holder[key] = random.choice(ODD)
@@ -60,6 +62,7 @@ def _change(holder: Any, key: Any, random: Random) -> None:
         holder[key] = random.choice((-1, 2, 1.5, 1e9)) * holder[key]
     else:
         holder[key] = random.choice(ODD)
+    return choice == 6
 
 
 def _nested(depth: int, random: Random) -> Any:

@@ -17,6 +17,7 @@ from tests.fuzz import campaign, transport
 from tests.fuzz.campaign import run
 from tests.fuzz.cases import Case, make_case
 from tests.fuzz.checks import Fault, check
+from tests.fuzz.corpus import POSTS
 from tests.fuzz.transport import Reply
 
 
@@ -28,6 +29,11 @@ def test_nothing_is_found() -> None:
     assert report.cases == 1200
     assert report.outcomes["200"] > 200
     assert report.outcomes["400"] > 400
+
+
+def test_every_case_can_be_made() -> None:
+    paths = {make_case(8, number).path for number in range(20_000)}
+    assert {path for path, _ in POSTS} <= paths
 
 
 def test_cases_follow_from_seed_and_number() -> None:
