@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Iterator
 from random import Random
@@ -45,24 +46,29 @@ def _change(holder: Any, key: Any, random: Random) -> bool:
     """True for a change that nests deep."""
     choice = random.randrange(9)
     if choice <= 2:
-        holder[key] = random.choice(ODD)
+        holder[key] = _odd(random)
     elif choice == 3:
         del holder[key]
     elif choice == 4:
         holder[key] = random.choice(([holder[key]], {"a": holder[key]}, [holder[key]] * 40, str(holder[key])))
     elif choice == 5 and isinstance(holder, dict):
-        holder[random.choice(NAMES)] = random.choice(ODD)
+        holder[random.choice(NAMES)] = _odd(random)
     elif choice == 5:
-        holder.append(random.choice(ODD))
+        holder.append(_odd(random))
     elif choice == 6:
         holder[key] = _nested(random.choice((2, 30, 64, 65, 127, 128, 129, 400)), random)
     elif isinstance(holder[key], str):
         holder[key] = _other_text(holder[key], random)
-    elif isinstance(holder[key], int | float):
+    elif isinstance(holder[key], int | float) and abs(holder[key]) < 2**64:
         holder[key] = random.choice((-1, 2, 1.5, 1e9)) * holder[key]
     else:
-        holder[key] = random.choice(ODD)
+        holder[key] = _odd(random)
     return choice == 6
+
+
+def _odd(random: Random) -> Any:
+    """A copy of its own, since it may be changed in turn."""
+    return copy.deepcopy(random.choice(ODD))
 
 
 def _nested(depth: int, random: Random) -> Any:

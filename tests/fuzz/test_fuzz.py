@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from typing import Any
 
@@ -18,6 +19,7 @@ from tests.fuzz.campaign import run
 from tests.fuzz.cases import Case, make_case
 from tests.fuzz.checks import Fault, check
 from tests.fuzz.corpus import POSTS
+from tests.fuzz.json_mutations import ODD
 from tests.fuzz.transport import Reply
 
 
@@ -32,8 +34,10 @@ def test_nothing_is_found() -> None:
 
 
 def test_every_case_can_be_made() -> None:
-    paths = {make_case(8, number).path for number in range(20_000)}
+    before = copy.deepcopy(ODD)
+    paths = {make_case(8, number).path for number in range(30_000)}
     assert {path for path, _ in POSTS} <= paths
+    assert copy.deepcopy(ODD) == before
 
 
 def test_cases_follow_from_seed_and_number() -> None:
