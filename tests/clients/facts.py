@@ -12,6 +12,7 @@ from luce.demo.submissions import png
 from luce.demo.tasks import make_case
 from luce.demo.text_tasks import worked
 from luce.demo.tool_tasks import TOOLS
+from tools.demo_model.text import ADDED_TOKENS, BASE_PIECES
 
 __all__ = ["KEY", "SLOTS", "facts"]
 
@@ -53,6 +54,7 @@ def facts(base: str, tight: str, folder: Path) -> dict[str, Any]:
         "key": KEY,
         "slots": SLOTS,
         "model": "luce-demo",
+        "end_token": BASE_PIECES + [name for name, _ in ADDED_TOKENS].index("<|im_end|>"),
         "count": _numbers(7, 30),
         "long_count": _numbers(100, 249),
         "copy": {"question": "Repeat: orange walnut 4711 Anna", "answer": "orange walnut 4711 Anna"},

@@ -92,3 +92,8 @@ def test_prints_what_is_wrong(llm: Llm, told: dict[str, Any]) -> None:
     assert "prompt is too long: the prompt has 6015 tokens" in done.stderr
     done = llm(*GREEDY, "--key", "wrong", "Hello!", fails=True)
     assert "401" in done.stderr
+
+
+def test_holds_an_answer_to_a_schema(llm: Llm, told: dict[str, Any]) -> None:
+    done = llm(*GREEDY, "--schema", "name, age int", told["record"]["question"])
+    assert json.loads(done.stdout) == told["record"]["value"]

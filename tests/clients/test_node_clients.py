@@ -11,7 +11,12 @@ from tests.clients.scripts import Script, all_checks
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize(
     ("script", "check"),
-    all_checks(Script("node", "openai.mjs"), Script("node", "ai-sdk.mjs"), Script("node", "ai-sdk-apis.mjs")),
+    all_checks(
+        Script("node", "openai.mjs"),
+        Script("node", "ai-sdk.mjs"),
+        Script("node", "ai-sdk-apis.mjs"),
+        Script("node", "ai-sdk-forms.mjs"),
+    ),
 )
 def test_client(script: Script, check: str, passes: Check) -> None:
     passes(script, check)
