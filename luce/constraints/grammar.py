@@ -17,7 +17,7 @@ import numpy as np
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
 from luce.engines.seam import Mask
-from luce.errors import RequestError
+from luce.errors import RequestError, printable
 from luce.text.tokenizer import Tokenizer
 
 __all__ = ["MAX_GRAMMAR_BYTES", "Grammar", "GrammarCompiler", "GrammarState"]
@@ -166,7 +166,8 @@ def _mask(matcher: LLMatcher, num_ids: int) -> Mask:
 
 
 def _failed(matcher: LLMatcher, otherwise: str) -> RequestError:
-    said = matcher.get_error().replace("<non-verbose/>", "").strip() or otherwise
+    """In one line: the library quotes the grammar, with what its writer put into it and with arrows below."""
+    said = printable(" ".join(matcher.get_error().replace("<non-verbose/>", "").split())) or otherwise
     if len(said) > _REASON:
         said = said[:_REASON] + "…"
     return RequestError(said)

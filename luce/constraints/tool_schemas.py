@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 from llguidance import regex_to_lark
 
-from luce.errors import RequestError
+from luce.errors import RequestError, quoted
 
 __all__ = ["Json", "Literal", "Root", "Text", "Value"]
 
@@ -71,7 +71,7 @@ class Root:
         combined = [name for name in ("anyOf", "oneOf", "allOf", "not", "if") if name in top]
         if strict and (unknown or combined):
             what = (
-                f"requires {unknown[0]!r}, which it does not declare"
+                f"requires {quoted(unknown[0])}, which it does not declare"
                 if unknown
                 else f"uses {combined[0]!r} at its top"
             )
@@ -156,7 +156,7 @@ class Root:
         found: Any = self._schema
         if not reference.startswith("#"):
             raise RequestError(
-                f"{self.field}: {reference!r} is no reference within the schema", field=self.field
+                f"{self.field}: {quoted(reference)} is no reference within the schema", field=self.field
             )
         for step in reference[1:].split("/")[1:]:
             name = step.replace("~1", "/").replace("~0", "~")
@@ -165,7 +165,7 @@ class Root:
             elif isinstance(found, list) and name.isdecimal() and int(name) < len(found):
                 found = found[int(name)]
             else:
-                raise RequestError(f"{self.field}: {reference!r} refers to nothing", field=self.field)
+                raise RequestError(f"{self.field}: {quoted(reference)} refers to nothing", field=self.field)
         return found, "#/$defs/root" + reference[1:]
 
 

@@ -79,6 +79,9 @@ def test_what_is_legal(kind: TextKind, value: Any, good: list[str], bad: list[st
         (TextKind.LARK, "start: nothing", 'unknown name: "nothing"'),
         (TextKind.LARK, "no grammar at all", "form: "),
         (TextKind.GBNF, "root ::= (", "form: Expected"),
+        (TextKind.LARK, "1", "form: .*expecting rule"),
+        (TextKind.REGEX, "[ab]{1,5:}", "unclosed counted repetition"),
+        (TextKind.JSON_SCHEMA, {"type": "\0\x1b[31m"}, "Invalid type"),
         (TextKind.GBNF, "root ::= " + "(" * 5000, "form nests 5000 brackets; at most 64"),
         (TextKind.REGEX, "a" * MAX_GRAMMAR_BYTES, "form takes .* bytes as a grammar; at most"),
         (TextKind.JSON_SCHEMA, {"enum": [f"v{i}" for i in range(30000)]}, "form takes .* bytes"),
@@ -89,6 +92,7 @@ def test_what_is_none_is_refused_with_its_reason(kind: TextKind, value: Any, say
         held(kind, value)
     assert (caught.value.field or "").startswith("form") and caught.value.status == 400
     assert len(str(caught.value)) < 1000
+    assert str(caught.value).isprintable()
 
 
 HOSTILE: dict[str, tuple[TextKind, Any]] = {

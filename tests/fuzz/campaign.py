@@ -19,9 +19,10 @@ from tests.fuzz.cases import Case, make_case
 from tests.fuzz.checks import Fault, check
 from tests.fuzz.transport import Reply, send
 
-__all__ = ["Found", "Report", "run"]
+__all__ = ["CONTEXT", "Found", "Report", "run"]
 
 AT_ONCE = 4
+CONTEXT = 640
 EVERY = 200
 """Cases after which the server is looked at."""
 WARM_UP = 1000
@@ -61,7 +62,7 @@ async def run(
     report = Report()
     numbers = itertools.count(first) if cases is None else iter(range(first, first + cases))
     end = trio.current_time() + (float("inf") if seconds is None else seconds)
-    async with live(slots=3, context=256, max_queued=64) as server:
+    async with live(slots=3, context=CONTEXT, max_queued=64) as server:
         app = create_app(server.service, server.model, HttpOptions())
         transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url="http://x", timeout=None) as client:

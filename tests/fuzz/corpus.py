@@ -71,6 +71,19 @@ _CALL = {"id": "call_1", "type": "function", "function": {"name": "add", "argume
 PICTURE = "PICTURE"
 """Stands for a picture's URL, or for its base64 where its media type stands beside it."""
 
+_SCHEMA = {
+    "type": "object",
+    "properties": {
+        "a": {"$ref": "#/$defs/n"},
+        "b": {"type": "array", "items": {"enum": ["x", "y", None, 1]}, "maxItems": 3},
+        "c": {"type": "string", "pattern": "^[a-z]{0,3}$"},
+        "d": {"anyOf": [{"type": "number", "minimum": -1, "maximum": 1.5}, {"const": "é"}]},
+    },
+    "required": ["a"],
+    "additionalProperties": False,
+    "$defs": {"n": {"type": "object", "properties": {"next": {"$ref": "#/$defs/n"}}}},
+}
+_GRAMMAR = 'start: "a" (NAME | "b")+\nNAME: /[c-e]{1,3}/'
 _SHOWN = {"type": "image_url", "image_url": {"url": PICTURE}}
 
 POSTS: tuple[tuple[str, dict[str, Any]], ...] = (
@@ -120,10 +133,25 @@ POSTS: tuple[tuple[str, dict[str, Any]], ...] = (
         "/v1/chat/completions",
         {"messages": [*_HI, {"role": "assistant", "content": "I"}], "continue_final_message": True, "max_tokens": 4},
     ),
+    (
+        "/v1/chat/completions",
+        {
+            "messages": _HI, "max_tokens": 30, "stream": True, "thinking_token_budget": 3,
+            "response_format": {"type": "json_schema", "json_schema": {"name": "s", "schema": _SCHEMA, "strict": True}},
+        },
+    ),
+    (
+        "/v1/chat/completions",
+        {"messages": _HI, "max_tokens": 20, "tools": [_TOOL], "tool_choice": "required", "reasoning_effort": "low"},
+    ),
+    ("/v1/chat/completions", {"messages": _HI, "max_tokens": 9, "response_format": {"type": "json_object"}, "n": 2}),
+    ("/v1/completions", {"prompt": "a", "max_tokens": 9, "structured_outputs": {"regex": "[ab]{1,5}(c|d)+"}}),
+    ("/v1/completions", {"prompt": "a", "max_tokens": 9, "structured_outputs": {"choice": ["yes", "no", "é"]}}),
+    ("/v1/completions", {"prompt": "a", "max_tokens": 9, "structured_outputs": {"grammar": _GRAMMAR}, "stream": True}),
     ("/v1/completions", {"prompt": "Hi <|im_start|>", "max_tokens": 6, "logprobs": 2, "parse_special": True}),
     (
         "/v1/completions",
-        {"prompt": ["a", "b", ""], "max_tokens": 6, "stream": True, "echo": True, "stop": "a", "suffix": None, "n": 1},
+        {"prompt": ["a", "b", " "], "max_tokens": 6, "stream": True, "echo": True, "stop": "a", "suffix": None, "n": 1},
     ),
     ("/v1/completions", {"prompt": [[1, 2, 3], [4]], "max_tokens": 6, "stream": True, "seed": -5, "n": 3}),
     ("/v1/responses", {"input": "Hi", "max_output_tokens": 6, "stream": True, "instructions": "Be brief"}),
@@ -172,7 +200,7 @@ POSTS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("/v1/messages/count_tokens", {"model": "tiny", "messages": _HI, "system": "s"}),
     ("/tokenize", {"prompt": "Hi <|im_end|> é", "return_token_strs": True}),
     ("/v1/tokenize", {"messages": [{"role": "user", "content": [_SHOWN]}]}),
-    ("/detokenize", {"tokens": [1, 2, 3, 255, 256, 300]}),
+    ("/detokenize", {"tokens": [1, 2, 3, 255, 256, 270]}),
     ("/apply-template", {"messages": _HI, "tools": [_TOOL], "add_generation_prompt": False}),
     ("/v1/requests/fuzz-1/cancel", {}),
 )  # fmt: skip

@@ -14,11 +14,12 @@ import trio
 
 from luce.errors import RequestError
 from luce.http.openai import chat
+from tests.faults.whole import live
 from tests.fuzz import campaign, transport
 from tests.fuzz.campaign import run
 from tests.fuzz.cases import Case, make_case
 from tests.fuzz.checks import Fault, check
-from tests.fuzz.corpus import POSTS
+from tests.fuzz.corpus import PICTURE, POSTS, data_url, pictures
 from tests.fuzz.json_mutations import ODD
 from tests.fuzz.transport import Reply
 
@@ -31,6 +32,27 @@ def test_nothing_is_found() -> None:
     assert report.cases == 1200
     assert report.outcomes["200"] > 200
     assert report.outcomes["400"] > 400
+
+
+@pytest.mark.trio
+async def test_what_it_starts_from_is_right() -> None:
+    (png, file), *_ = pictures()
+
+    def shown(value: Any) -> Any:
+        if isinstance(value, dict):
+            found = {key: shown(item) for key, item in value.items()}
+            if value.get("data") == PICTURE:
+                found["data"] = data_url(png, file).partition(",")[2]
+            return found
+        if isinstance(value, list):
+            return list(map(shown, value))
+        return data_url(png, file) if value == PICTURE else value
+
+    async with live(context=campaign.CONTEXT) as server:
+        for path, body in POSTS:
+            response = await server.client.post(path, json=shown(body))
+            expected = 404 if path.endswith("/cancel") else 200
+            assert response.status_code == expected, (path, body, response.text)
 
 
 def test_every_case_can_be_made() -> None:
