@@ -12,6 +12,7 @@ import numpy as np
 from luce.engines.fake.engine import fake_capabilities
 from luce.engines.fake.times import Times
 from luce.engines.seam import Capabilities
+from tests.actors.rules import ByRule
 from tests.sim.requests import make_submission, picture_of, prompt_of, text_of
 from tests.sim.simulator import Client, Faults, Report, simulate
 
@@ -25,6 +26,9 @@ TURNS = 8
 PICTURES = 60
 BROKEN = frozenset(picture_of(f"picture {number}", 4).digest for number in range(3))
 """They cannot be encoded."""
+
+RULES = ("c", "fffffffcccc", "ffrrc", "fcf")
+"""What the tokens of constrained answers need, see :class:`ByRule`."""
 
 TIMES = Times(step=0.01, row=0.0004, patch=0.002, work=0.002, saved_row=1e-4, restored_row=1e-4)
 CALM = Faults()
@@ -79,6 +83,8 @@ def _client(rng: random.Random, number: int, now: float, turns: list[int]) -> Cl
     patience = rng.uniform(0.0, 3.0) if rng.random() < 0.06 else float("inf")
     stalls = rng.random() < 0.05
     asked = make_submission(f"r{number}", prompt, images, tokens, number)
+    if number % 7 == 3:
+        asked = attrs.evolve(asked, constraint=ByRule(RULES[number % len(RULES)]))
     if number % 24 == 17:
         asked = attrs.evolve(asked, timeout=0.05 + number % 100 / 40)
     return Client(

@@ -173,7 +173,7 @@ async def _ask(service: Service, result: Result) -> None:
     client = result.client
     submissions = choices_of(client.submission, client.choices)
     try:
-        handles = service.submit_all(submissions)
+        handles = service.submit_all([unused(submission) for submission in submissions])
     except LuceError as error:
         result.refused = error
         return
@@ -268,6 +268,12 @@ def stated(error: LuceError, faults: Faults) -> bool:
     if isinstance(error, DeadlineError):
         return "(timeout)" in said
     return isinstance(error, CapacityError) and ("waited" in said or "nothing else can give way" in said)
+
+
+def unused(submission: Submission) -> Submission:
+    """The same with a constraint of its own: what is compared with later is not what a request has used."""
+    constraint = submission.constraint
+    return submission if constraint is None else attrs.evolve(submission, constraint=constraint.fork())
 
 
 def alone(submission: Submission, count: int) -> list[SampledToken]:
