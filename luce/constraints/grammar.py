@@ -26,7 +26,8 @@ MAX_GRAMMAR_BYTES = 1 << 17
 """A schema, expression or grammar as text. It compiles in a fraction of a second at worst."""
 KEPT, KEPT_BYTES = 128, 4 << 20
 """Compiled grammars that are kept, and bytes of their texts together."""
-_LIMITS = LLParserLimits(verbose_errors=False)
+# More than the library's own: a hundred optional properties need it. Some 50 ms a mask at worst.
+_LIMITS = LLParserLimits(step_max_items=500_000, step_lexer_fuel=1_000_000, verbose_errors=False)
 _REASON = 600
 """Characters of the library's reasons that are passed on."""
 
@@ -81,11 +82,11 @@ class GrammarCompiler:
         self.num_ids = tokenizer.num_token_ids
         self._tokenizer = tokenizer
         self._eos = list(eos_token_ids)
-        self._library: LLTokenizer | None = None
+        self._library = self._build()
         self._kept: OrderedDict[str, Grammar] = OrderedDict()
         self._kept_bytes = 0
         self._lock = threading.Lock()
-        """Of the library's tokenizer and of what is kept: worker threads share both."""
+        """Of what is kept: worker threads share it."""
 
     def compile(self, grammars: Sequence[dict[str, Any]], field: str) -> Grammar:
         """Compile grammars in llguidance's own form, of which the first one is the whole; for worker threads.
@@ -104,8 +105,7 @@ class GrammarCompiler:
             if found is not None:
                 self._kept.move_to_end(text)
                 return found
-            library = self._library = self._library or self._build()
-        grammar = self._compiled(library, text, field)
+        grammar = self._compiled(text, field)
         with self._lock:
             if text not in self._kept:
                 self._kept[text] = grammar
@@ -120,8 +120,8 @@ class GrammarCompiler:
         """Compiled grammars at hand."""
         return len(self._kept)
 
-    def _compiled(self, library: LLTokenizer, text: str, field: str) -> Grammar:
-        matcher = LLMatcher(library, text, log_level=0, limits=_LIMITS)
+    def _compiled(self, text: str, field: str) -> Grammar:
+        matcher = LLMatcher(self._library, text, log_level=0, limits=_LIMITS)
         try:
             if matcher.is_error():
                 raise _failed(matcher, "it is no grammar")
@@ -131,7 +131,7 @@ class GrammarCompiler:
         return Grammar(matcher, first, self.num_ids)
 
     def _build(self) -> LLTokenizer:
-        """About a second for 250,000 tokens."""
+        """About a second for 250,000 tokens, all of it under the interpreter lock: at start-up, not while serving."""
         return LLTokenizer(
             TokenizerWrapper(_Tokens(self._tokenizer, self._eos)),
             n_vocab=self.num_ids,

@@ -115,28 +115,36 @@ class Sampler:
         masks = len(self._masked) > 0 and len(self._generated) < params.min_tokens
         if params.greedy and not (masks or mask is not None or len(self._bias) or self._penalties.active):
             return int(row.argmax())
+        allowed = None if mask is None else self._allowed(mask, masks=masks)
         x: Row = row.astype(np.float64)
-        if mask is not None:
-            allowed = allowed_ids(mask, self._num_ids)
-            x[~allowed] = -np.inf
-            allowed[self._masked] = False
-            masks = masks and bool(
-                allowed.any()
-            )  # a form that is complete ends the answer, however short it is
-        if masks:
+        if masks and allowed is None:
             x[self._masked] = -np.inf
         if len(self._bias):
             x[self._bias_ids] += self._bias
         if self._penalties.active:
             self._penalties.apply(x)
+        if allowed is not None:
+            x = x[allowed]
         if params.greedy:
-            return int(x.argmax())
+            best = int(x.argmax())
+            return best if allowed is None else int(allowed[best])
         x /= params.temperature
-        ids = keep(x, min_p=params.min_p, top_k=params.top_k, top_p=params.top_p)
+        kept = keep(x, min_p=params.min_p, top_k=params.top_k, top_p=params.top_p)
+        ids = kept if allowed is None else allowed[kept]
         if len(ids) == 1:
             return int(ids[0])
         assert params.seed is not None
-        return int(ids[(x[ids] + gumbel(params.seed, position, ids)).argmax()])
+        return int(ids[(x[kept] + gumbel(params.seed, position, ids)).argmax()])
+
+    def _allowed(self, mask: Mask, *, masks: bool) -> Ids:
+        """Ids, ascending, that may be chosen. ``masks``: none that ends the answer, while there is another."""
+        allowed = allowed_ids(mask, self._num_ids)
+        if masks:
+            longer = allowed.copy()
+            longer[self._masked] = False
+            if longer.any():  # a form that is complete ends the answer, however short it is
+                allowed = longer
+        return np.flatnonzero(allowed)
 
     def _with_logprobs(self, row: npt.NDArray[np.float32], token: int) -> SampledToken:
         wanted = self.params.logprobs
