@@ -23,6 +23,7 @@ from luce.errors import CapacityError, DeadlineError, LuceError, RequestError
 from luce.http.request_log import record_of
 
 __all__ = [
+    "THREAD_UNSUPPORTED",
     "anthropic_error",
     "error_body",
     "error_content",
@@ -40,6 +41,10 @@ _MESSAGES = {
     413: "the request body is larger than the server takes",
     415: "the body must be JSON (content-type: application/json)",
 }
+
+THREAD_UNSUPPORTED = "thread_unsupported_request"
+"""Code of a request for a conversation that the server keeps. Anthropic's clients find it in an error's ``details``,
+and go on by themselves without."""
 
 _ANTHROPIC_PATH = "/v1/messages"
 _ANTHROPIC_TYPES = {
@@ -90,7 +95,11 @@ def anthropic_error(error: BaseException, request_id: str | None = None) -> dict
     """The same as Anthropic's clients read it, in an answer or as the data of an ``error`` event."""
     status = error_status(error)
     kind = _ANTHROPIC_TYPES.get(status, "invalid_request_error" if status < 500 else "api_error")
-    body = {"type": "error", "error": {"type": kind, "message": error_body(error)["error"]["message"]}}
+    said = error_body(error)["error"]
+    detail = {"type": kind, "message": said["message"]}
+    if said["code"] == THREAD_UNSUPPORTED:
+        detail["details"] = {"error_code": THREAD_UNSUPPORTED, "unsupported": [said["param"]]}
+    body = {"type": "error", "error": detail}
     return body if request_id is None else body | {"request_id": request_id}
 
 

@@ -24,7 +24,7 @@ from luce.http.anthropic.request import (
     ThinkingEnabled,
 )
 from luce.http.anthropic.tools import form_of, offered_tools
-from luce.http.anthropic.unserved import UNSERVED, refuse_tools_of_the_api
+from luce.http.anthropic.unserved import UNSERVED, refuse_threads, refuse_tools_of_the_api
 from luce.http.json_body import typed
 from luce.http.options import HttpOptions
 from luce.sampling.parameters import SamplingParams
@@ -50,8 +50,7 @@ def prepare_messages(body: bytes | bytearray, model: LoadedModel, options: HttpO
     Raises:
         RequestError: names the field at fault.
     """
-    raw = without_unserved(read_object(body, model), UNSERVED)
-    refuse_tools_of_the_api(raw)
+    raw = _served(body, model)
     request = typed(raw, MessagesRequest)
     wish = _wish(request, Limit("max_tokens", request.max_tokens, bounded_by_context=True), model, options)
     thinking = request.thinking
@@ -72,12 +71,20 @@ def count_messages(body: bytes | bytearray, model: LoadedModel, options: HttpOpt
     Raises:
         RequestError: names the field at fault.
     """
-    raw = without_unserved(read_object(body, model), UNSERVED)
-    refuse_tools_of_the_api(raw)
+    raw = _served(body, model)
     request = typed(raw, CountRequest)
     return count_prompt(
         _wish(request, Limit("max_tokens", request.max_tokens), model, options), model, options
     )
+
+
+def _served(body: bytes | bytearray, model: LoadedModel) -> dict[str, Any]:
+    """The body as values, once it asks for nothing that is known and not served."""
+    raw = read_object(body, model)
+    refuse_threads(raw)
+    raw = without_unserved({name: value for name, value in raw.items() if name != "thread"}, UNSERVED)
+    refuse_tools_of_the_api(raw)
+    return raw
 
 
 def _wish(request: MessagesBody, limit: Limit, model: LoadedModel, http: HttpOptions) -> Wish:

@@ -7,8 +7,9 @@ from typing import Any
 
 from luce.errors import RequestError, quoted
 from luce.http.answering.unserved import Unserved
+from luce.http.errors import THREAD_UNSUPPORTED
 
-__all__ = ["UNSERVED", "refuse_tools_of_the_api"]
+__all__ = ["UNSERVED", "refuse_threads", "refuse_tools_of_the_api"]
 
 UNSERVED: Unserved = {
     "container": ((), "this server runs no code"),
@@ -22,6 +23,16 @@ UNSERVED: Unserved = {
     "output_format": ((), "it is output_config.format now"),
     "speed": (("standard",), ""),
 }
+
+
+def refuse_threads(body: Mapping[str, Any]) -> None:
+    """Conversations that the server keeps. The clients' tool runner asks for one unless it is told not to."""
+    if body.get("thread") is not None:
+        raise RequestError(
+            "thread is not supported: nothing is kept between requests; send the whole conversation",
+            field="thread",
+            code=THREAD_UNSUPPORTED,
+        )
 
 
 def refuse_tools_of_the_api(body: Mapping[str, Any]) -> None:

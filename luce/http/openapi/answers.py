@@ -30,9 +30,16 @@ class ErrorBody(Struct, frozen=True):
     error: ErrorDetail
 
 
+class AnthropicErrorCause(Struct, frozen=True):
+    error_code: Literal["thread_unsupported_request"]
+    unsupported: list[str]
+
+
 class AnthropicErrorDetail(Struct, frozen=True):
     type: str
     message: str
+    details: AnthropicErrorCause | UnsetType = UNSET
+    """With a refused `thread` alone: its clients then send the whole conversation by themselves."""
 
 
 class AnthropicErrorBody(Struct, frozen=True):

@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { createAnthropic } from "@ai-sdk/anthropic";
 import { createOpenAI } from "@ai-sdk/openai";
-import { generateText, stepCountIs, streamText, tool } from "ai";
+import { generateObject, generateText, stepCountIs, streamText, tool } from "ai";
 import { z } from "zod";
 import { BASE, check, FACTS, KEY, main, MODEL, nothingRuns } from "./checks.mjs";
 
@@ -67,6 +67,26 @@ check("runs_tools", () =>
     });
     assert.equal(answer.text, task.answer);
     assert.equal(answer.steps.length, 2);
+  }));
+
+check("generates_an_object", () =>
+  everywhere(async (fields) => {
+    const schema = z.object({ name: z.string(), age: z.number().int() });
+    const { object } = await generateObject({ ...fields, schema, prompt: FACTS.record.question });
+    // for names that are not Anthropic's its provider requires a call instead, of a tool that the model was not taught
+    if (fields.model === apis.messages) assert.deepEqual(Object.keys(object).sort(), ["age", "name"]);
+    else assert.deepEqual(object, FACTS.record.value);
+  }));
+
+check("requires_a_call", () =>
+  everywhere(async (fields) => {
+    const multiply = tool({
+      description: "Product of two numbers",
+      inputSchema: z.object({ a: z.number().int(), b: z.number().int() }),
+    });
+    const prompt = FACTS.product.question;
+    const { toolCalls } = await generateText({ ...fields, tools: { multiply }, toolChoice: "required", prompt });
+    assert.deepEqual(toolCalls[0].input, FACTS.product.arguments);
   }));
 
 check("is_aborted_in_mid_stream", () =>

@@ -6,6 +6,7 @@ import asyncio
 
 import anthropic
 from checks import FACTS, KEY, MODEL, check, equal, main, nothing_runs, requests_are
+from pydantic import BaseModel
 
 client = anthropic.Anthropic(base_url=FACTS["base"], api_key=KEY, max_retries=0, timeout=120)
 # This client no longer knows temperatures. The model is greedy by itself.
@@ -141,6 +142,56 @@ def streams_a_tool_call():
     (call,) = final.content
     equal((call.name, call.input), (task["name"], task["arguments"]))
     assert "input_json" in kinds, kinds
+
+
+@check
+def thinks():
+    task = FACTS["sum"]
+    fields = {"messages": user(task["question"]), "thinking": {"type": "enabled", "budget_tokens": 1024}}
+    with client.messages.stream(**fields, **(GREEDY | {"max_tokens": 2000})) as stream:
+        kinds = {event.type for event in stream}
+        final = stream.get_final_message()
+    thought, said = final.content
+    equal((thought.type, thought.thinking, said.text), ("thinking", task["reasoning"], task["answer"]))
+    assert thought.signature and {"thinking", "signature", "text"} <= kinds, (thought, kinds)
+    assert final.usage.output_tokens_details.thinking_tokens > 0, final.usage
+    # thoughts go back with the turn that they belong to
+    messages = [*fields["messages"], {"role": "assistant", "content": final.content}, *user("Thanks!")]
+    equal(client.messages.create(messages=messages, **GREEDY).content[0].text, "You are welcome.")
+
+
+@check
+def requires_calls():
+    for choice in ({"type": "any"}, {"type": "tool", "name": "multiply"}):
+        answer = client.messages.create(
+            messages=user(FACTS["count"]["question"]), tools=TOOLS, tool_choice=choice, **GREEDY
+        )
+        equal(answer.stop_reason, "tool_use")
+        assert choice["type"] == "any" or answer.content[0].name == "multiply", answer
+
+
+@check
+def parses_into_a_class():
+    class Person(BaseModel):
+        name: str
+        age: int
+
+    record = FACTS["record"]
+    answer = client.messages.parse(messages=user(record["question"]), output_format=Person, **GREEDY)
+    equal(answer.parsed_output, Person(**record["value"]))
+
+
+@check
+def runs_tools_by_itself():
+    task = FACTS["product"]
+
+    @anthropic.beta_tool
+    def multiply(a: int, b: int) -> str:
+        """Product of two numbers"""
+        return str(a * b)
+
+    runner = client.beta.messages.tool_runner(messages=user(task["question"]), tools=[multiply], **GREEDY)
+    equal(runner.until_done().content[0].text, task["answer"])
 
 
 @check

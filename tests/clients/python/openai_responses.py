@@ -7,6 +7,7 @@ import json
 import openai
 import trio
 from checks import BASE, FACTS, KEY, MODEL, check, equal, main, nothing_runs
+from pydantic import BaseModel
 
 client = openai.OpenAI(base_url=BASE, api_key=KEY, max_retries=0, timeout=120)
 GREEDY = {"model": MODEL, "temperature": 0, "store": False}
@@ -99,6 +100,41 @@ def reasons():
     equal((thoughts.type, thoughts.content[0].text), ("reasoning", task["reasoning"]))
     equal(said.content[0].text, task["answer"])
     assert answer.usage.output_tokens_details.reasoning_tokens > 0, answer.usage
+
+
+@check
+def parses_into_a_class():
+    class Person(BaseModel):
+        name: str
+        age: int
+
+    record = FACTS["record"]
+    answer = client.responses.parse(input=record["question"], text_format=Person, **GREEDY)
+    equal(answer.output_parsed, Person(**record["value"]))
+
+
+@check
+def requires_calls():
+    for choice in ("required", {"type": "function", "name": "multiply"}):
+        answer = client.responses.create(
+            input=FACTS["count"]["question"], tools=TOOLS, tool_choice=choice, **GREEDY
+        )
+        assert {item.type for item in answer.output} == {"function_call"}, answer
+        assert choice == "required" or answer.output[0].name == "multiply", answer
+
+
+@check
+def parses_arguments_into_a_class():
+    class get_weather(BaseModel):  # noqa: N801 - the tool's name
+        """Weather in a city"""
+
+        city: str
+
+    task = FACTS["weather"]
+    tools = [openai.pydantic_function_tool(get_weather)["function"] | {"type": "function"}]
+    answer = client.responses.parse(input=task["question"], tools=tools, **GREEDY)
+    (call,) = answer.output
+    equal((call.name, json.loads(call.arguments)), (task["name"], task["arguments"]))
 
 
 @check

@@ -219,6 +219,35 @@ async def test_the_beta_half_of_the_client() -> None:
     assert counted.input_tokens == 2
 
 
+async def test_the_client_s_tool_runner() -> None:
+    """It asks for a thread, is told that there are none, and goes on with whole conversations by itself."""
+
+    @anthropic.beta_async_tool
+    async def f(a: str, b: int) -> str:
+        """does it"""
+        return f"{a}{b}"
+
+    model = make_model(preparer=StubPreparer(thinking=False))
+    async with serving(StubService(saying(CALL)), model) as server, client(server) as sdk:
+        runner = sdk.beta.messages.tool_runner(
+            model="stub", max_tokens=60, messages=USER, tools=[f], max_iterations=2
+        )
+        turns = [[block.type for block in turn.content] async for turn in runner]
+        assert turns == [["tool_use"], ["tool_use"]]
+        assert len(server.service.submissions) == 2
+        with pytest.raises(anthropic.BadRequestError) as refused:
+            await sdk.beta.messages.create(**body() | {"model": "stub"}, thread={"type": "create"})
+    assert refused.value.body == {
+        "type": "error",
+        "error": {
+            "type": "invalid_request_error",
+            "message": "thread is not supported: nothing is kept between requests; send the whole conversation",
+            "details": {"error_code": "thread_unsupported_request", "unsupported": ["thread"]},
+        },
+        "request_id": refused.value.request_id,
+    }
+
+
 async def test_pings_while_silent() -> None:
     async def slow(submission: Any) -> AsyncIterator[Any]:
         await trio.sleep(0.2)
