@@ -76,7 +76,7 @@ def read_request(
     Raises:
         RequestError: names the field at fault.
     """
-    served = tuple(field.encode_name for field in msgspec.structs.fields(kind))
+    served: tuple[str, ...] = kind.__struct_encode_fields__
     raw = without_unserved(read_object(body, model), unserved, served)
     request = typed(raw, kind)
     refuse_too_much_text(raw, model.engine.capabilities.max_context, texts)
