@@ -58,6 +58,23 @@ class ChartTable:
             raise KeyError(f"{self.chart.name}: no configuration has the state {state!r}")
         return found
 
+    def active(self, state: str, states: NDArray[np.uint8]) -> NDArray[np.bool_]:
+        """In which machines ``state`` is active: bool (n,) for the state bytes ``states``, uint8 (n,).
+
+        Raises:
+            KeyError: the chart has no such state.
+        """
+        return self._members[state].take(states)
+
+    @functools.cached_property
+    def _members(self) -> Mapping[str, NDArray[np.bool_]]:
+        """For each state, bool (256,): is it active in the configuration of that number?"""
+        found = {}
+        for state in self.chart.states:
+            found[state] = np.zeros(256, np.bool_)
+            found[state][list(self.numbers(state))] = True
+        return MappingProxyType(found)
+
     def after(
         self,
         event: str,

@@ -74,10 +74,11 @@ class DigestIndex:
 
     def check(self, hashed: Sequence[int]) -> None:
         """Raises AssertionError unless exactly the blocks ``hashed`` have digests, and the maps agree. Linear."""
-        known = {block: digest for block, digest in enumerate(self._digests) if digest is not None}
-        wrong = sorted(set(known) ^ set(hashed))
-        if wrong:
-            raise AssertionError(f"block {wrong[0]} has a digest and no hashed state, or the reverse")
+        known = {block: digest for block in hashed if (digest := self._digests[block]) is not None}
+        if len(known) != len(hashed) or len(known) + self._digests.count(None) != len(self._digests):
+            having = {block for block, digest in enumerate(self._digests) if digest is not None}
+            wrong = min(having ^ set(hashed))
+            raise AssertionError(f"block {wrong} has a digest and no hashed state, or the reverse")
         entries = [(block, digest, 0) for digest, block in self._first.items()]
         entries += [(block, digest, 1) for digest, blocks in self._later.items() for block in blocks]
         for block, digest, duplicate in entries:

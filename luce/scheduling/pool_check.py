@@ -23,7 +23,7 @@ def check_blocks(blocks: BlockStates, holds: Sequence[Hold], parking: Sequence[H
     table, states = blocks.table, blocks.bytes
     if states.max(initial=0) >= len(table.configurations):
         raise AssertionError(f"block {int(states.argmax())} has the unknown state byte {states.max()}")
-    in_state = {name: np.isin(states, table.numbers(name)) for name in table.chart.states}
+    in_state = {name: table.active(name, states) for name in table.chart.states}
     refs = np.zeros(len(states), np.int64)
     saved = np.zeros(len(states), np.bool_)
     for hold in holds:

@@ -100,6 +100,18 @@ def test_tables_of_random_charts_are_the_interpreter(text: str) -> None:
     compare(chart)
 
 
+@pytest.mark.parametrize("chart", [load_chart("block"), LAMP], ids=["block", "lamp"])
+def test_where_a_state_is_active_is_looked_up_for_many_at_once(chart: Chart) -> None:
+    table = compile_table(chart)
+    states = np.arange(len(table.configurations), dtype=np.uint8)[::-1]
+    for state in chart.states:
+        here = [state in table.configurations[byte].active for byte in states]
+        assert table.active(state, states).tolist() == here
+        assert any(here)
+    with pytest.raises(KeyError):
+        table.active("nowhere", states)
+
+
 def test_a_range_is_stepped_at_once() -> None:
     table = compile_table(LAMP)
     states = np.zeros(6, np.uint8)

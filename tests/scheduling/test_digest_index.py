@@ -72,3 +72,14 @@ def test_check_finds_what_is_spoilt(spoil: Callable[[DigestIndex], None]) -> Non
     spoil(index)
     with pytest.raises(AssertionError, match="digest"):
         index.check(hashed)
+
+
+@pytest.mark.parametrize(("hashed", "named"), [([1, 3], 2), ([1, 2, 3, 5], 5), ([1, 2, 5], 3)])
+def test_check_names_the_first_block_that_should_have_no_digest_or_one(hashed: list[int], named: int) -> None:
+    index = DigestIndex(8)
+    for block, digest in ((1, b"a"), (2, b"a"), (3, b"b")):
+        index.add(block, digest)
+    with pytest.raises(
+        AssertionError, match=f"block {named} has a digest and no hashed state, or the reverse"
+    ):
+        index.check(hashed)
