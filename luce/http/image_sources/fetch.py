@@ -167,10 +167,9 @@ async def _get(stream: trio.abc.Stream, url: RemoteUrl, max_bytes: int, take: Ta
         if event is h11.NEED_DATA:
             wire.receive_data(bytes(await stream.receive_some(PIECE)))
         elif isinstance(event, h11.Response):
-            if event.status_code in _REDIRECTS:
-                return _Redirect(
-                    urljoin(f"{url.scheme}://{url.authority}{url.target}", _header(event, b"location"))
-                )
+            location = _header(event, b"location")
+            if event.status_code in _REDIRECTS and location:
+                return _Redirect(_joined(url, location))
             _check_head(event, url, max_bytes)
         elif isinstance(event, h11.Data):
             size += len(event.data)
@@ -182,6 +181,14 @@ async def _get(stream: trio.abc.Stream, url: RemoteUrl, max_bytes: int, take: Ta
             return b"".join(pieces)
         elif isinstance(event, h11.ConnectionClosed):
             raise FetchError(f"{url.authority} closed the connection without an answer")
+
+
+def _joined(url: RemoteUrl, location: str) -> str:
+    """Where a redirect leads."""
+    try:
+        return urljoin(f"{url.scheme}://{url.authority}{url.target}", location)
+    except ValueError:  # half an IPv6 address, for one
+        raise FetchError(f"{url.authority} redirects to what is no URL") from None
 
 
 def _check_head(response: h11.Response, url: RemoteUrl, max_bytes: int) -> None:

@@ -204,6 +204,8 @@ async def test_redirects_that_are_refused() -> None:
             "/ainside": moved(f"http://inside.test:{host.port}/"),
             "/anowhere": answer(b"", "302 Found"),
             "/aloop": moved("/aloop"),
+            "/abroken": moved("http://["),
+            "/abracket": moved("//[secret]/"),
         }
         reasons = {
             "/alist": "fetches nothing from evil.test",
@@ -211,13 +213,15 @@ async def test_redirects_that_are_refused() -> None:
             "/auser": "names a user",
             "/ascheme": "no http or https URL",
             "/ainside": "inside.test has an address",
-            "/anowhere": "redirects more than 3 times",
+            "/anowhere": "answered with status 302",
             "/aloop": "redirects more than 3 times",
+            "/abroken": "redirects to what is no URL",
+            "/abracket": "redirects to what is no URL",
         }
         for path, reason in reasons.items():
             before = len(host.asked)
             await refused(fetcher(host, inside), f"http://pictures.test:{host.port}{path}", reason)
-            assert len(host.asked) - before == (4 if "redirects" in reason else 1)
+            assert len(host.asked) - before == (4 if "more than" in reason else 1)
 
 
 async def test_a_name_that_first_resolves_well_and_redirects_to_itself() -> None:
