@@ -90,6 +90,19 @@ async def test_a_call_that_is_asked_for_is_made(engine: str, thinking: bool, cho
 
 
 @pytest.mark.trio
+@pytest.mark.parametrize("choice", [PAINT, ALLOWED], ids=["named", "allowed"])
+async def test_a_tool_that_calls_cannot_be_held_to_is_named_by_its_place(choice: dict[str, Any]) -> None:
+    """In the request, not among those that may be called."""
+    function = TOOL["function"] | {"parameters": {"type": "object", "not": {}}, "strict": True}
+    fields: dict[str, Any] = {"tools": [OTHER, TOOL | {"function": function}], "tool_choice": choice}
+    async with live(context=1024) as server:
+        response = await server.post(ask("Paint!", **fields))
+        error = response.json()["error"]
+    assert (response.status_code, error["param"]) == (400, "tools[1].function.parameters")
+    assert error["message"].startswith("tools[1].function.parameters uses 'not'")
+
+
+@pytest.mark.trio
 async def test_choices_are_each_held_to_the_form() -> None:
     fields = {
         "n": 3,

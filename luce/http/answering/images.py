@@ -18,7 +18,7 @@ from luce.text.messages import ImageReference
 from luce.vision.data_url import parse_data_url, scheme_of
 from luce.vision.header import HeaderError, image_header
 
-__all__ = ["PicturesElsewhere", "picture_bytes", "with_pictures"]
+__all__ = ["PicturesElsewhere", "picture_bytes", "refuse_many_pixels", "with_pictures"]
 
 DETAILS = ("auto", "high", "original")
 
@@ -45,7 +45,7 @@ def with_pictures(loaded: Mapping[str, bytes]) -> Iterator[None]:
 
 
 def picture_bytes(images: Sequence[ImageReference], options: HttpOptions) -> list[bytes]:
-    """The picture files of a request, in order, within the limits on their number, bytes and pixels.
+    """The picture files of a request, in order, within the limits on their number and bytes.
 
     Raises:
         RequestError: there are too many, one asks for a reduced ``detail``, comes from where nothing is taken from, or
@@ -54,7 +54,7 @@ def picture_bytes(images: Sequence[ImageReference], options: HttpOptions) -> lis
     """
     if len(images) > options.max_images:
         raise RequestError(
-            f"the messages hold {len(images)} pictures; at most {options.max_images} are taken in one request",
+            f"the request holds {len(images)} pictures; at most {options.max_images} are taken in one request",
             field="messages",
             code="too_many_images",
         )
@@ -77,12 +77,20 @@ def picture_bytes(images: Sequence[ImageReference], options: HttpOptions) -> lis
         if left < 0:
             raise _too_large(image.field, f"have more than {most} bytes together")
         found.append(data)
-    pixels = 0
-    for image, data in zip(images, found, strict=True):
-        pixels += _pixels(data)
-        if pixels > options.max_total_pixels:
-            raise _too_large(image.field, f"have more than {options.max_total_pixels} pixels together")
     return found
+
+
+def refuse_many_pixels(images: Sequence[ImageReference], files: Sequence[bytes], most: int) -> None:
+    """Hold all pictures of a request together against ``most`` pixels; each alone is within its own limits.
+
+    Raises:
+        RequestError: names the first that is one too many.
+    """
+    pixels = 0
+    for image, data in zip(images, files, strict=True):
+        pixels += _pixels(data)
+        if pixels > most:
+            raise _too_large(image.field, f"have more than {most} pixels together")
 
 
 def _check_detail(image: ImageReference) -> None:

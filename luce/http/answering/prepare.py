@@ -21,7 +21,7 @@ from luce.engines.loaded import LoadedModel, PreparedPrompt
 from luce.engines.seam import PatchImage
 from luce.errors import RequestError, quoted
 from luce.http.answering.answer_form import AnswerForm
-from luce.http.answering.images import picture_bytes
+from luce.http.answering.images import picture_bytes, refuse_many_pixels
 from luce.http.answering.room import (
     CHAT_TEXTS,
     answer_room,
@@ -217,7 +217,9 @@ def _pictures(
         raise RequestError(f"the model {model.name} does not read pictures", field=references[0].field)
     files = picture_bytes(references, options)
     named = [(file, reference.field) for file, reference in zip(files, references, strict=True)]
-    return named, [model.preparer.image_tokens(file, field=place) for file, place in named]
+    sizes = [model.preparer.image_tokens(file, field=place) for file, place in named]
+    refuse_many_pixels(references, files, options.max_total_pixels)
+    return named, sizes
 
 
 def check_model(name: str | None, model: LoadedModel, options: HttpOptions) -> None:

@@ -47,7 +47,7 @@ def fields_of(
     except RequestError as error:
         field = place if error.field == "messages" else error.field
         raise RequestError(
-            _TOOL.sub(renamed, error.message),
+            _TOOL.sub(renamed, error.message).replace("messages and tools", f"{place} and tools"),
             field=None if field is None else _TOOL.sub(renamed, field),
             status=error.status,
             code=error.code,

@@ -9,12 +9,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
 import attrs
 
-from luce.errors import RequestError
+from luce.errors import RequestError, quoted
 from luce.http.answering.turns import TurnContent, add_system
 from luce.http.anthropic.request import (
     AssistantMessage,
@@ -32,6 +33,7 @@ from luce.text.messages import Conversation, ImageReference, plain_json
 __all__ = ["Asked", "conversation_of"]
 
 _ERROR = "Error: "
+_IMAGE_TYPE = re.compile(r"image/[\w.+-]{1,100}", re.IGNORECASE | re.ASCII)
 
 
 @attrs.frozen(eq=False)
@@ -113,8 +115,13 @@ def _add(turn: TurnContent, block: TextBlock | ImageBlock, field: str) -> None:
     source = block.source
     if hasattr(source, "url"):
         turn.image(f"{field}.source.url", source.url)
-    else:
-        turn.image(f"{field}.source.data", f"data:{source.media_type};base64,{source.data}")
+        return
+    place = f"{field}.source.media_type"
+    if not _IMAGE_TYPE.fullmatch(source.media_type):
+        raise RequestError(
+            f"{place}: the media type is {quoted(source.media_type)}, not image/…", field=place
+        )
+    turn.image(f"{field}.source.data", f"data:{source.media_type};base64,{source.data}")
 
 
 def _assistant(message: AssistantMessage, field: str) -> dict[str, Any]:

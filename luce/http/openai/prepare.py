@@ -12,6 +12,7 @@ from luce.engines.loaded import LoadedModel
 from luce.errors import RequestError, quoted
 from luce.http.answering.effort import checked_budget, effort_options
 from luce.http.answering.prepare import Job, check_model, prepare, read_request
+from luce.http.answering.renamed import fields_of
 from luce.http.answering.thinking import SWITCH
 from luce.http.answering.wish import (
     Limit,
@@ -53,8 +54,11 @@ def prepare_chat(body: bytes | bytearray, model: LoadedModel, options: HttpOptio
     check_best_of(request)
     check_stream_options(request)
     stream = request.stream_options
+    wish = _wish(request, raw, model, options)
+    with fields_of(raw.get("tools") or (), wish.form, _TOOL_FIELDS):
+        job = prepare(wish, model, options, prefix="chatcmpl-")
     return ChatJob(
-        job=prepare(_wish(request, raw, model, options), model, options, prefix="chatcmpl-"),
+        job=job,
         stream=or_else(request.stream, False),
         include_usage=stream is not None and or_else(stream.include_usage, False),
         continuous_usage=stream is not None and or_else(stream.continuous_usage_stats, False),
@@ -144,3 +148,4 @@ def _template_options(
 
 
 _CONTINUED = "the message that the answer continues (continue_final_message)"
+_TOOL_FIELDS = {name: f"function.{name}" for name in ("name", "description", "parameters")}

@@ -299,7 +299,9 @@ BAD: list[tuple[Any, str]] = [
     ),
     (pictured(type="base64", media_type="image/png", data=""), f"{SOURCE}.data"),
     (pictured(type="base64", media_type="image/png", data="AAAA"), f"{SOURCE}.data: not a picture"),
-    (pictured(type="base64", media_type="text/plain", data=BASE64), f"{SOURCE}.data: the media type"),
+    (pictured(type="base64", media_type="text/plain", data=BASE64), f"{SOURCE}.media_type: the media type"),
+    (pictured(type="base64", media_type="", data=BASE64), f"{SOURCE}.media_type: the media type is ''"),
+    (pictured(type="base64", media_type="image/png;base64,AAAA", data=BASE64), f"{SOURCE}.media_type: "),
     (pictured(type="base64", data=BASE64), f"{SOURCE}.media_type is missing"),
     (pictured(type="url", url="ftp://x/y.png"), f"{SOURCE}.url"),
     (pictured(type="url", url="https://example.org/y.png"), f"{SOURCE}.url"),
@@ -361,7 +363,7 @@ async def test_too_many_pictures_and_too_large_ones() -> None:
         message = await refused(
             server, body([{"role": "user", "content": [IMAGE, result(1, [IMAGE]), IMAGE]}])
         )
-        assert message == "the messages hold 3 pictures; at most 2 are taken in one request"
+        assert message == "the request holds 3 pictures; at most 2 are taken in one request"
         large = base64.b64encode(bytes(200)).decode()
         message = await refused(server, pictured(type="base64", media_type="image/png", data=large))
         assert message.startswith(f"{SOURCE}.data: has about 20")

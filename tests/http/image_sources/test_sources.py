@@ -13,9 +13,10 @@ import trio
 
 from luce.http.image_sources.hosts import HostRule
 from luce.http.image_sources.options import ImageSourceOptions
+from luce.vision.decode import DecodeLimits, check_image
 from tests.http.conftest import Server, serving, until
 from tests.http.image_sources.picture_host import PICTURE, Host, answer, hosting
-from tests.http.stubs import StubEngine, make_model
+from tests.http.stubs import StubEngine, StubPreparer, make_model
 from tests.vision.pictures import encode, noise
 
 pytestmark = pytest.mark.trio
@@ -148,6 +149,19 @@ async def test_pixels_of_a_request_are_bounded_by_the_headers() -> None:
     async with serving(max_total_pixels=2 * 256) as server:
         assert "more than 512 pixels together" in await refused(server, body(DATA, DATA, half), place(2))
         assert "not a picture" in await refused(server, body(DATA, half), place(1))
+
+
+async def test_one_picture_over_its_own_bound_is_not_told_that_of_all_together() -> None:
+    class Strict(StubPreparer):
+        def image_tokens(self, data: bytes, *, field: str) -> int:
+            _, height, width = check_image(data, limits=DecodeLimits(max_pixels=256), field=field)
+            return height * width // 64
+
+    wide = f"data:image/png;base64,{base64.b64encode(encode(noise(16, 32))[:40]).decode()}"
+    async with serving(model=make_model(preparer=Strict()), max_total_pixels=300) as server:
+        for urls in ((wide,), (DATA, wide)):
+            said = await refused(server, body(*urls), place(len(urls) - 1))
+            assert "is too large" in said and "at most 256 pixels" in said, said
 
 
 async def test_what_all_requests_hold_bounds_what_is_fetched() -> None:

@@ -220,6 +220,7 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
     ),
     ({"input": [USER, gave(1, [said("x")])]}, "input[1].output[0].type", ""),
     ({"input": "x" * 64}, "input", "prompt is too long: the prompt has 64 tokens"),
+    ({"input": "x" * 200_000}, "input", "prompt is too long: input and tools hold 2000"),
     ({"instructions": 3}, "instructions", ""),
     ({"max_output_tokens": 0}, "max_output_tokens", "max_output_tokens must be at least 1"),
     ({"max_output_tokens": 63}, "max_output_tokens", "max_output_tokens is 63, but the prompt has 2"),
