@@ -2,8 +2,8 @@
 
 msgspec builds the whole value in one call that holds the interpreter's lock, so a hostile body would stop every
 running stream for as long as that takes. Here the text is walked from quote to quote, in steps that let other threads
-run. Strings of pictures, which may be long, are stepped over at the speed of memory; all other bytes are counted and
-bounded, so that little is left to parse.
+run; one that is short and holds no picture is one step. Strings of pictures, which may be long, are stepped over at the
+speed of memory; all other bytes are counted and bounded, so that little is left to parse.
 
 Nothing is said about whether the text is JSON: that is the parser's.
 """
@@ -23,10 +23,14 @@ MAX_DIGITS = 309
 
 _TOO_LONG = re.compile(rb"[0-9]{%d}" % (MAX_DIGITS + 1))
 _CHARACTERS = re.compile(rb'(?:[^"\\]+|\\.)*+', re.DOTALL)
+_STRING = re.compile(rb'"(?:[^"\\]+|\\.)*+(?:"|\\?\Z)', re.DOTALL)
+"""A string to its closing quote, or to the end of a text that breaks off in it."""
 _BACKSLASH = 0x5C
 _PICTURE = re.compile(rb"\s{0,16}data:", re.IGNORECASE)
 _PICTURE_NAME = re.compile(rb'"data"\s{0,16}:\s{0,16}\Z')
 """Before a picture of Anthropic's API, which is bare base64."""
+_PICTURES = re.compile(rb'data:|"data"', re.IGNORECASE)
+"""In every text that holds a picture."""
 _PIECE = 1 << 16
 """Bytes that are worked on in one step."""
 
@@ -61,6 +65,9 @@ def scan(data: bytes | bytearray, limits: Limits, what: str) -> Scan:
     """
     most = len(data) if limits.plain_bytes is None else limits.plain_bytes
     walk, start = _Walk(limits, most, what), 0
+    if len(data) <= min(most, _PIECE) and _PICTURES.search(data) is None:
+        walk.take_whole(bytes(data))
+        return walk.scan()
     while (quote := data.find(b'"', start)) >= 0:
         end, escaped = _end_of_string(data, quote + 1, most)
         picture = not escaped and end - quote > 256 and _is_picture(data, quote)
@@ -70,8 +77,7 @@ def scan(data: bytes | bytearray, limits: Limits, what: str) -> Scan:
             walk.take(data, quote + 1, end, marked=False)
         start = end
     walk.take(data, start, len(data))
-    walk.check()
-    return Scan(bytes(walk.bare), walk.names, walk.long_number)
+    return walk.scan()
 
 
 def _is_picture(data: bytes | bytearray, quote: int) -> bool:
@@ -124,6 +130,16 @@ class _Walk:
                 self._marks += piece
             if len(self._marks) >= _PIECE or len(self.bare) > self._most:
                 self.check()
+
+    def take_whole(self, data: bytes) -> None:
+        """Take in a text of one piece that holds no picture."""
+        self.bare += data
+        self._marks += _STRING.sub(b'"', data)
+
+    def scan(self) -> Scan:
+        """What was found, when all is taken in."""
+        self.check()
+        return Scan(bytes(self.bare), self.names, self.long_number)
 
     def check(self) -> None:
         marks = self._marks

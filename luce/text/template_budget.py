@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import ItemsView, Iterable, Iterator, KeysView, Mapping, ValuesView
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
 
 import attrs
 from jinja2.exceptions import TemplateError
@@ -89,26 +88,36 @@ def weigh(value: object) -> None:
 
 
 def _size(value: object, budget: Budget | None) -> int:
+    """The steps of a value to its leaves. What is in one list or mapping is charged together."""
     total = 0
-    waiting: list[tuple[Any, int]] = [(value, 0)]
+    waiting: list[tuple[Iterable[object], int]] = [((value,), 0)]
     while waiting:
-        item, depth = waiting.pop()
-        steps = 1
-        parts: Iterable[object] = ()
-        if isinstance(item, str):
-            steps += len(item) // CHARACTERS
-        elif isinstance(item, Mapping):
-            steps += len(item) // ITEMS
-            parts = (*item.keys(), *item.values())
-        elif isinstance(item, list | tuple | set | frozenset | KeysView | ValuesView | ItemsView):
-            steps += len(item) // ITEMS
-            parts = item
-        elif isinstance(item, Namespace):
-            parts = object.__getattribute__(item, "_Namespace__attrs").values()
+        parts, depth = waiting.pop()
+        if depth > MAX_DEPTH:
+            raise TemplateLimitError(f"the chat template nests lists more than {MAX_DEPTH} deep")
+        steps = 0
+        for part in parts:
+            if type(part) is str:  # as most are, and a call would cost more than all else here
+                steps += 1 + len(part) // CHARACTERS
+                continue
+            own, inside = _opened(part)
+            steps += own
+            if inside:
+                waiting.append((inside, depth + 1))
         total += steps
         if budget is not None:
             budget.charge(steps)
-        if parts and depth >= MAX_DEPTH:
-            raise TemplateLimitError(f"the chat template nests lists more than {MAX_DEPTH} deep")
-        waiting += [(part, depth + 1) for part in parts]
     return total
+
+
+def _opened(item: object) -> tuple[int, Iterable[object]]:
+    """(the steps of a value without its parts, its parts)."""
+    if isinstance(item, str):
+        return 1 + len(item) // CHARACTERS, ()
+    if isinstance(item, dict | Mapping):
+        return 1 + len(item) // ITEMS, (*item.keys(), *item.values())
+    if isinstance(item, list | tuple | set | frozenset | KeysView | ValuesView | ItemsView):
+        return 1 + len(item) // ITEMS, item
+    if isinstance(item, Namespace):
+        return 1, object.__getattribute__(item, "_Namespace__attrs").values()
+    return 1, ()

@@ -6,6 +6,7 @@ import json
 import re
 from typing import Any
 
+import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -97,6 +98,26 @@ def test_any_object_is_read_as_it_is(value: dict[str, Any], escaped: bool, sprea
     assert decode_object(text.encode(), limits=LIMITS) == value
     found = scan(text.encode(), LIMITS, "the body")
     assert json.loads(found.bare) == value
+
+
+@given(st.text('ad:t"\\\\,[{}1 \n', max_size=60))
+def test_a_short_text_without_pictures_is_scanned_as_a_long_one(text: str) -> None:
+    """Blanks behind it make it long. Those in a string that breaks off count as nothing either."""
+    data = text.encode()
+    short, long = scan(data, LIMITS, "the body"), scan(data + b" " * (1 << 16), LIMITS, "the body")
+    assert short == attrs.evolve(long, bare=short.bare)
+    assert short.bare == long.bare[: len(short.bare)]
+    for most in range(8):
+        refused = [_refused(one, most) for one in (data, data + b" " * (1 << 16))]
+        assert refused[0] == refused[1]
+
+
+def _refused(data: bytes, values: int) -> str | None:
+    try:
+        scan(data, Limits(values=values), "the body")
+    except RequestError as error:
+        return str(error)
+    return None
 
 
 @given(st.integers(0, 70), st.integers(65_000, 66_000))

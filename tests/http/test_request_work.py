@@ -33,16 +33,25 @@ MODEL = LoadedModel(
 )
 CHAT = {"messages": [{"role": "user", "content": "x" * 1000}], "max_tokens": 1}
 
+TOOLS = [
+    {
+        "type": "function",
+        "function": {"name": f"tool{i}", "parameters": {"properties": {"a": {"type": "string"}}}},
+    }
+    for i in range(8)
+]
+
 
 @pytest.mark.parametrize(
     ("prepare", "body"),
     [
         (prepare_chat, CHAT),
+        (prepare_chat, {**CHAT, "tools": TOOLS}),
         (prepare_messages, {**CHAT, "model": "fake"}),
         (prepare_completion, {"prompt": "x" * 1000, "max_tokens": 1}),
         (prepare_response, {"input": "x" * 1000}),
     ],
-    ids=["chat", "messages", "completions", "responses"],
+    ids=["chat", "tools", "messages", "completions", "responses"],
 )
 def test_what_is_fixed_is_not_worked_out_for_every_request(
     prepare: Callable[..., Any], body: dict[str, Any]
