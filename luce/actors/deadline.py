@@ -22,6 +22,10 @@ class TimeLimit:
     set_by: str
     """Who wants it: the request's field, or the server's flag."""
 
+    @property
+    def passed(self) -> str:
+        return f"the answer was not complete {self.seconds:g} s after its request arrived ({self.set_by})"
+
 
 def time_limit(asked: float | None, most: float | None, arrived: float) -> TimeLimit | None:
     """The shorter of what a request asks for and what the server allows; None if neither says anything.
@@ -41,10 +45,7 @@ def too_late(request: Request) -> DeadlineError:
     """What a request that still lives at its limit ends with: the limit, and how far it got."""
     limit = request.limit
     assert limit is not None
-    return DeadlineError(
-        f"the answer was not complete {limit.seconds:g} s after its request arrived ({limit.set_by}): "
-        f"{_reached(request)}"
-    )
+    return DeadlineError(f"{limit.passed}: {_reached(request)}")
 
 
 def _reached(request: Request) -> str:

@@ -13,6 +13,7 @@ import trio.lowlevel
 from PIL import Image
 
 from luce.actors.mailbox import Waker
+from luce.actors.options import ServiceOptions
 from luce.actors.submission import Handle, Submission, Timings, Usage
 from luce.actors.token_buffer import Delta, End, TokenBuffer
 from luce.engines.loaded import GenerationDefaults, LoadedModel
@@ -236,6 +237,7 @@ class StubService:
         self.submissions: list[Submission] = []
         self.nursery: trio.Nursery | None = None
         self.model = make_model()
+        self.options = ServiceOptions()
         self.events = EventStream(lambda: 0.0)
         self.requests: dict[int, Any] = {}
         self.arrivals: dict[int, float] = {}

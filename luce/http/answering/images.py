@@ -29,9 +29,11 @@ _loaded: ContextVar[Mapping[str, bytes] | None] = ContextVar("luce.loaded_pictur
 class PicturesElsewhere(Exception):  # noqa: N818 - a request, not a fault
     """Preparing goes on when these have been loaded."""
 
-    def __init__(self, references: Sequence[ImageReference]) -> None:
+    def __init__(self, references: Sequence[ImageReference], timeout: float | None) -> None:
         super().__init__()
         self.references = references
+        self.timeout = timeout
+        """As the request asks for: seconds from its arrival until its answer is complete."""
 
 
 @contextmanager
@@ -44,7 +46,9 @@ def with_pictures(loaded: Mapping[str, bytes]) -> Iterator[None]:
         _loaded.reset(token)
 
 
-def picture_bytes(images: Sequence[ImageReference], options: HttpOptions) -> list[bytes]:
+def picture_bytes(
+    images: Sequence[ImageReference], options: HttpOptions, timeout: float | None
+) -> list[bytes]:
     """The picture files of a request, in order, within the limits on their number and bytes.
 
     Raises:
@@ -64,7 +68,7 @@ def picture_bytes(images: Sequence[ImageReference], options: HttpOptions) -> lis
     loaded = _loaded.get()
     elsewhere = [image for image in images if scheme_of(image.url or "") != "data"]
     if elsewhere and loaded is None:
-        raise PicturesElsewhere(elsewhere)
+        raise PicturesElsewhere(elsewhere, timeout)
     found = []
     left = most = options.image_sources.max_total_bytes
     for image in images:

@@ -215,7 +215,7 @@ def _pictures(
     references = conversation.images
     if references and not model.engine.capabilities.images:
         raise RequestError(f"the model {model.name} does not read pictures", field=references[0].field)
-    files = picture_bytes(references, options)
+    files = picture_bytes(references, options, wish.timeout)
     named = [(file, reference.field) for file, reference in zip(files, references, strict=True)]
     sizes = [model.preparer.image_tokens(file, field=place) for file, place in named]
     refuse_many_pixels(references, files, options.max_total_pixels)

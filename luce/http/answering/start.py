@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, TypeVar
 
 import trio
 from quart import Request
 
+from luce.actors.deadline import time_limit
 from luce.actors.service import Service
 from luce.actors.submission import Handle
 from luce.engines.loaded import LoadedModel
-from luce.errors import CapacityError
+from luce.errors import CapacityError, DeadlineError
 from luce.http.answering.images import PicturesElsewhere, with_pictures
 from luce.http.answering.prepare import Job
 from luce.http.asgi import held_body, owned
@@ -52,6 +54,7 @@ class Answering:
 
         Raises:
             CapacityError: the server is not serving.
+            DeadlineError: the time for its answer is over.
             RequestError: what the client got wrong.
         """
         body = await read_json_body(request, self.options.body_timeout)
@@ -60,10 +63,18 @@ class Answering:
         try:
             done = await self._on_worker(prepare, body)
         except PicturesElsewhere as wanted:
-            with with_pictures(await self._sources.load(wanted.references, held_body(request))):
+            with with_pictures(await self._loaded(request, wanted)):
                 done = await self._on_worker(prepare, body)
         held_body(request).release()
         return done
+
+    async def _loaded(self, request: Request, wanted: PicturesElsewhere) -> Mapping[str, bytes]:
+        """Raises DeadlineError: the answer's time is over before its pictures are there."""
+        limit = time_limit(wanted.timeout, self.service.options.request_timeout, record_of(request).started)
+        with trio.CancelScope(deadline=math.inf if limit is None else limit.due):
+            return await self._sources.load(wanted.references, held_body(request))
+        assert limit is not None
+        raise DeadlineError(f"{limit.passed}: its pictures were still being fetched")
 
     async def _on_worker(self, prepare: Prepare[T], body: bytearray) -> T:
         return await trio.to_thread.run_sync(prepare, body, self.model, self.options, limiter=self._workers)

@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 import trio
 
+from luce.actors.options import ServiceOptions
 from luce.http.image_sources.hosts import HostRule
 from luce.http.image_sources.options import ImageSourceOptions
 from luce.vision.decode import DecodeLimits, check_image
 from tests.http.conftest import Server, serving, until
 from tests.http.image_sources.picture_host import PICTURE, Host, answer, hosting
-from tests.http.stubs import StubEngine, StubPreparer, make_model
+from tests.http.stubs import StubEngine, StubPreparer, StubService, make_model
 from tests.vision.pictures import encode, noise
 
 pytestmark = pytest.mark.trio
@@ -186,6 +187,30 @@ async def test_time_is_bounded_for_all_together() -> None:
         message = await refused(server, body(DATA, f"{host.url}/never"), place(1))
         assert "was not there within 0.3 s" in message
         await until(lambda: host.left == 1)
+
+
+@pytest.mark.parametrize("own", [True, False])
+async def test_the_time_limit_of_the_answer_counts_while_its_pictures_are_fetched(own: bool) -> None:
+    """The request's own, or the server's."""
+    service = StubService()
+    service.options = ServiceOptions(request_timeout=None if own else 0.3)
+    async with (
+        hosting({"/never": None}) as host,
+        serving(service, image_sources=fetching(host, timeout=60)) as server,
+        server.http() as client,
+    ):
+        asked = body(f"{host.url}/never", **({"timeout": 0.3} if own else {}))
+        with trio.fail_after(30):
+            response = await client.post(CHAT, json=asked)
+        error = response.json()["error"]
+        assert (response.status_code, error["code"]) == (504, "timeout")
+        limit = "timeout" if own else "--request-timeout"
+        assert error["message"] == (
+            f"the answer was not complete 0.3 s after its request arrived ({limit}): "
+            "its pictures were still being fetched"
+        )
+        await until(lambda: host.left == 1)
+        assert server.bodies.held == 0
 
 
 async def test_a_slow_host_holds_up_no_other_request() -> None:
