@@ -111,6 +111,10 @@ def _chain_fault(
         return ConfigError(f"{where} is not the key of {certificate}", flag=flag)
     if not _holds_certificate(certificate):
         return ConfigError(f"{certificate} holds no certificate in PEM", flag="--tls-cert")
+    if key is None:
+        return ConfigError(
+            f"{where} holds no private key in PEM; name the key's file with --tls-key", flag=flag
+        )
     return ConfigError(f"{where} holds no private key in PEM: {reason(error)}", flag=flag)
 
 

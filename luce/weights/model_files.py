@@ -85,6 +85,11 @@ def resolve_model(path: str | os.PathLike[str], mmproj: str | os.PathLike[str] |
         ConfigError: the choice is not unique, or ``--mmproj`` does not fit.
     """
     path = Path(path)
+    if _looks_like_a_hub_name(path) and not is_listed(path):
+        raise ModelFileError(
+            path,
+            f"does not exist, and luce downloads no models: hf download {path} --local-dir DIR, then name DIR",
+        )
     if is_folder(path):
         if is_listed(path / "config.json"):
             return _hugging_face(path, mmproj)
@@ -93,6 +98,13 @@ def resolve_model(path: str | os.PathLike[str], mmproj: str | os.PathLike[str] |
         return _gguf(path, path, mmproj)
     raise ModelFileError(
         path, "is neither a directory nor a .gguf file (name the directory that holds config.json)"
+    )
+
+
+def _looks_like_a_hub_name(path: Path) -> bool:
+    """``owner/name``, which other servers fetch."""
+    return (
+        not path.is_absolute() and len(path.parts) == 2 and ".." not in path.parts and path.suffix != ".gguf"
     )
 
 

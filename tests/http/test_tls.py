@@ -56,7 +56,7 @@ def files(tmp_path: Path) -> dict[str, Path]:
         ({"certificate": "folder", "key": "key"}, "--tls-cert", "Is a directory"),
         ({"certificate": "text", "key": "key"}, "--tls-cert", "holds no certificate"),
         ({"certificate": "key", "key": "key"}, "--tls-cert", "holds no certificate"),
-        ({"certificate": "cert"}, "--tls-cert", "holds no private key"),
+        ({"certificate": "cert"}, "--tls-cert", "name the key's file with --tls-key"),
         ({"certificate": "cert", "key": "none"}, "--tls-key", "No such file"),
         ({"certificate": "cert", "key": "text"}, "--tls-key", "holds no private key"),
         ({"certificate": "cert", "key": "other key"}, "--tls-key", "is not the key of"),

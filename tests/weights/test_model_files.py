@@ -214,6 +214,15 @@ def test_wrong_paths(gguf: Path, hf: Path, tmp_path: Path) -> None:
     assert "not a regular file" in refusal(hf)
 
 
+def test_a_name_of_the_hub_is_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert "hf download Qwen/Qwen3.5-4B --local-dir DIR" in refusal(Path("Qwen/Qwen3.5-4B"))
+    for path in ("models", "models/a.gguf", "../models", "a/b/c"):
+        assert refusal(Path(path)) == f"{path}: does not exist"
+    (tmp_path / "Qwen" / "Qwen3.5-4B").mkdir(parents=True)
+    assert "has neither config.json nor a .gguf file" in refusal(Path("Qwen/Qwen3.5-4B"))
+
+
 def test_no_tokenizer_is_an_error_only_when_it_is_needed(hf: Path) -> None:
     (hf / "tokenizer.json").unlink()
     files = resolve_model(hf)
