@@ -69,6 +69,9 @@ class Root:
         self.whole = {**schema, "type": "object"} if "$ref" not in schema else dict(schema)
         unknown = sorted(self.required.difference(self.properties)) if not self.open else []
         combined = [name for name in ("anyOf", "oneOf", "allOf", "not", "if") if name in top]
+        kind = top.get("type", "object")
+        if strict and kind != "object" and not (isinstance(kind, list) and "object" in kind):
+            raise RequestError(f"{field} has the type {quoted(kind)}; arguments are an object", field=field)
         if strict and (unknown or combined):
             what = (
                 f"requires {quoted(unknown[0])}, which it does not declare"

@@ -177,6 +177,8 @@ def test_text_with_a_form_or_calls() -> None:
         (tool("a>b"), "cannot stand in a call", "tools[0].function.name"),
         (tool("f", {"type": "object", "properties": {"a>": {}}}), "cannot stand in a call", PARAMETERS),
         (tool("f", {"anyOf": [{}, {}]}, strict=True), "'anyOf' at its top", PARAMETERS),
+        (tool("f", {"type": "objekt"}, strict=True), "has the type 'objekt'; arguments are an object", PARAMETERS),
+        (tool("f", {"type": ["string", "null"]}, strict=True), "arguments are an object", PARAMETERS),
         (tool("f", {"required": ["x"], "additionalProperties": False}, strict=True), "requires 'x'", PARAMETERS),
         (tool("f", {"properties": {"a": {"$ref": "#/no"}}}, strict=True), "refers to nothing", PARAMETERS),
         (tool("f", {"properties": {"a": {"uniqueItems": True, "items": {}}}}, strict=True), "uniqueItems", "tools"),
