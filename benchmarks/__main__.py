@@ -26,6 +26,7 @@ BENCHMARKS = {
     "engine": "the demo model on this machine",
     "prefix_cache": "keys, look-ups and evictions of the prefix cache, by the number of entries",
     "scheduler": "plans and whole steps in Python, and what they do not grow with",
+    "recording": "what `luce serve --trace` costs",
     "turns": "whole turns a second of real actors on an engine that costs nothing",
     "overhead": "what the HTTP side costs, beside bare Quart",
     "server": "a whole server over loopback",

@@ -262,10 +262,10 @@ def _step(
 
 @asynccontextmanager
 async def house(
-    slots: int, depth: int, *, queued: int = 0, cached: int = 0
+    slots: int, depth: int, *, queued: int = 0, cached: int = 0, runs: int = ATTEMPTS
 ) -> AsyncIterator[tuple[_Prepared, StepLoop]]:
     """A step loop with a request in every slot, all decoding, and with what must not matter."""
-    rows = PROMPT + (ATTEMPTS + 1) * STEPS[slots]
+    rows = PROMPT + (runs + 1) * STEPS[slots]
     capabilities = fake_capabilities(
         num_slots=slots, num_blocks=slots * rows // BLOCK + cached, max_context=rows, block_size=BLOCK
     )

@@ -25,6 +25,7 @@ import trio
 from luce.actors.mailbox import Mailbox
 from luce.actors.messages import EncodeFailed, ImageReady, Plain, ToEncoder
 from luce.actors.request import Request
+from luce.actors.tracing import encoded
 from luce.charts.guards import guard
 from luce.charts.interpreter import Machine, Send
 from luce.charts.loader import load_chart
@@ -77,6 +78,7 @@ class Encoder:
         self.mailbox = mailbox
         self.machine = Machine(load_chart("encoder"), EncoderGuards(self), observer=events.observe)
         self.cache = ImageCache(image_bytes)
+        self._events = events
         self.encoding: bytes | None = None
         """Digest of the picture that the worker has."""
         self.seconds_encoding = 0.0
@@ -207,14 +209,15 @@ class Encoder:
             rows = await self._encode(picture)
             rows.setflags(write=False)  # from now on many share them
             self._result = rows
-            event, outcome = "image.done", f"{len(rows)} rows"
+            event, outcome, count = "image.done", f"{len(rows)} rows", len(rows)
         except Exception as error:
             if not isinstance(error, LuceError):
                 log.exception("encoding a picture of request %s failed", request)
             self._result = error.with_traceback(None)  # its frames hold the picture
-            event, outcome = "image.failed", "failed"
+            event, outcome, count = "image.failed", "failed", 0
         seconds = trio.current_time() - started
         self.seconds_encoding += seconds
+        self._events.detail(encoded, request, picture.digest, seconds, count)
         log.debug("a picture of request %s: %s, %.1f ms", request, outcome, seconds * 1e3)
         self.mailbox.put(ToEncoder(event))
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, cast
 
 import trio
@@ -29,16 +30,18 @@ from luce.actors.step_loop import LoopGuards, StepLoop
 from luce.actors.submission import Handle, Submission
 from luce.actors.timers import Timers
 from luce.actors.token_buffer import End
+from luce.actors.tracing import arrival, refused, snapshot, trace_header
 from luce.actors.wiring import Wiring
 from luce.charts.interpreter import Machine, Send
 from luce.charts.loader import load_chart
 from luce.engines.loaded import LoadedModel
-from luce.errors import CapacityError, DeviceError, RequestError
+from luce.errors import CapacityError, DeviceError, LuceError, RequestError
 from luce.scheduling.block_pool import blocks_for
 from luce.scheduling.plan import plan
 from luce.scheduling.staged_passes import staged_fault
 from luce.scheduling.state import Policy
 from luce.trace.events import EventStream
+from luce.trace.recorder import Recorder
 
 __all__ = ["Service", "actor_guards"]
 
@@ -67,6 +70,7 @@ class Service:
     policy: what decides for the step loop.
     free_memory: what budgets that the operator left open depend on. Every look is a record of the event stream.
     compute: where masks of constrained answers are computed; None is on worker threads.
+    recorder: writes the event stream to files from the first event on, until :meth:`run` ends.
     """
 
     def __init__(
@@ -77,6 +81,7 @@ class Service:
         policy: Policy = plan,
         free_memory: FreeMemory = machine_memory,
         compute: Compute | None = None,
+        recorder: Recorder | None = None,
     ) -> None:
         check_protocol({name: load_chart(name) for name in FED}, actor_guards())
         self.model = model
@@ -110,6 +115,9 @@ class Service:
             self.events,
             image_budget(self.options.image_bytes, model.engine.capabilities, self._wiring.free_memory),
         )
+        self._recorder = recorder
+        if recorder is not None:
+            recorder.attach(self.events, trace_header(self, recorder.content), partial(snapshot, self))
         self._orders = itertools.count()
         self._requests_nursery: trio.Nursery | None = None
         self._everything: trio.CancelScope | None = None
@@ -127,6 +135,8 @@ class Service:
                 nursery.start_soon(self._masks.run)
                 nursery.start_soon(self.encoder.run)
                 nursery.start_soon(self._run_loop)
+                if self._recorder is not None:
+                    nursery.start_soon(self._recorder.run)
                 self._requests_nursery = nursery
                 self._deliver(self.machine.start())
                 self._feed("weights.loaded")
@@ -140,6 +150,8 @@ class Service:
             self._requests_nursery = None
             self._end_answers()
             self.model.engine.shutdown()
+            if self._recorder is not None:
+                self._recorder.close()
             self._stopped.set()
 
     async def _run_loop(self) -> None:
@@ -204,9 +216,14 @@ class Service:
         nursery = self._requests_nursery
         if not self.ready or nursery is None:
             raise CapacityError(f"the server is {self.state}", retry_after=self.options.drain_timeout)
-        for submission in submissions:
-            self._check_fits(submission)
-        self._check_queue(submissions)
+        try:
+            for submission in submissions:
+                self._check_fits(submission)
+            self._check_queue(submissions)
+        except LuceError as error:
+            for submission in submissions:
+                self.events.detail(refused, submission, error)
+            raise
         answers = [AnswerText(self.model.tokenizer, submission) for submission in submissions]
         now = trio.current_time()
         arrived = now if arrived is None else arrived
@@ -226,6 +243,9 @@ class Service:
         for request in requests:
             self.requests[request.order] = request
             self.arrivals[request.order] = arrived
+            self.events.detail(
+                arrival, request.submission, request.order, arrived, request.follows, self.events.content
+            )
             request.start()
             nursery.start_soon(request.run)
         return tuple(request.handle for request in requests)

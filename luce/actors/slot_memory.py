@@ -10,7 +10,8 @@ the copy. Neither is looked at by the policy in between: its lane is missing or 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import cast
 
 from luce.actors.budgets import park_budget, prefix_budget
@@ -18,7 +19,6 @@ from luce.actors.free_memory import FreeMemory, machine_memory
 from luce.actors.prefix_cache import PrefixCache
 from luce.actors.request import Request
 from luce.actors.request_data import SavedState
-from luce.charts.interpreter import Step
 from luce.engines.seam import (
     NO_HANDLE,
     Engine,
@@ -30,6 +30,7 @@ from luce.engines.seam import (
 )
 from luce.scheduling.block_pool import BlockPool, blocks_for
 from luce.scheduling.holds import Hold
+from luce.trace.events import EventStream
 
 __all__ = ["SlotMemory", "WorkItem"]
 
@@ -43,7 +44,7 @@ class SlotMemory:
     prefix_bytes: host memory that the prefix cache's snapshots may take, 0 for no cache; None:
         :func:`luce.actors.budgets.prefix_budget`.
     free_memory: what budgets of None depend on.
-    observer: told of every step of a cached prefix's chart.
+    events: told of every step of a cached prefix and of a range of blocks.
     """
 
     def __init__(
@@ -52,11 +53,12 @@ class SlotMemory:
         park_bytes: int | None,
         prefix_bytes: int | None = None,
         free_memory: FreeMemory = machine_memory,
-        observer: Callable[[Step], None] | None = None,
+        events: EventStream | None = None,
     ) -> None:
         self.engine = engine
         self.capabilities = engine.capabilities
-        self.pool = BlockPool(self.capabilities.num_blocks, self.capabilities.block_size)
+        blocks = None if events is None else partial(events.observe_range, "block")
+        self.pool = BlockPool(self.capabilities.num_blocks, self.capabilities.block_size, observer=blocks)
         self.saved_bytes = 0
         """Host memory that saved slots take, those being copied included."""
         self.work: list[WorkItem] = []
@@ -72,7 +74,7 @@ class SlotMemory:
             self.pool,
             prefix_budget(prefix_bytes, self.capabilities, free_memory),
             self._new_handle,
-            observer,
+            None if events is None else events.observe,
         )
 
     def _new_handle(self) -> int:

@@ -28,6 +28,7 @@ from luce.actors.queue_order import enqueue
 from luce.actors.request import Request
 from luce.actors.row_results import hand_on
 from luce.actors.slot_memory import SlotMemory, WorkItem
+from luce.actors.tracing import landed, launched, recorded_policy
 from luce.actors.wiring import Wiring
 from luce.actors.work_results import end_work
 from luce.charts.guards import guard
@@ -83,7 +84,7 @@ class StepLoop:
             pass_limits(capabilities, options.staged_rows, options.staged_rows_alone),
         )
         self.memory = SlotMemory(
-            engine, options.park_bytes, options.prefix_bytes, wiring.free_memory, wiring.events.observe
+            engine, options.park_bytes, options.prefix_bytes, wiring.free_memory, wiring.events
         )
         self.waiting: OrderedDict[int, Request] = OrderedDict()
         self.running: dict[int, Request] = {}
@@ -100,6 +101,7 @@ class StepLoop:
         """The one that is between two of its slices."""
         self._wiring = wiring
         self._policy = policy
+        self._decide = recorded_policy(policy, wiring.events)
         self._launched = Waker()
         self._landed = False
         """The oldest step in flight is done and not yet taken up: the device's mailbox, one bit wide."""
@@ -120,7 +122,7 @@ class StepLoop:
                     if machine.active("planning"):
                         self._plan()
                 elif machine.active("ahead"):
-                    self._launch_or_not(self._policy(freeze(self, run_ahead=True)))
+                    self._launch_or_not(self._decide(freeze(self, run_ahead=True)))
                 elif machine.active("turn"):
                     self._hand_out()
                     await self._settle()
@@ -183,7 +185,7 @@ class StepLoop:
     # -- planning -------------------------------------------------------------------------------------------------
 
     def _plan(self) -> None:
-        decision = self._policy(freeze(self, run_ahead=False))
+        decision = self._decide(freeze(self, run_ahead=False))
         if decision.moves:
             self._move(decision)  # stays in planning: the requests answer, then we plan again
         else:
@@ -276,6 +278,7 @@ class StepLoop:
             Flight(step, self.engine.launch(step), requests, tuple(request for _, request in items))
         )
         self._launched.wake()
+        self._wiring.events.detail(launched, step)
         metrics = self.metrics
         metrics.steps += 1
         metrics.step_rows.add(rows)
@@ -312,10 +315,12 @@ class StepLoop:
         except LuceError as error:
             log.exception("step %d failed", flight.plan.number)
             outcomes = tuple(Outcome(s.slot, 0, error=str(error)) for s in flight.plan.segments)
-            moved = tuple(WorkOutcome(work.slot, error=str(error)) for work in flight.plan.work)
+            moved, seconds = tuple(WorkOutcome(work.slot, error=str(error)) for work in flight.plan.work), 0.0
         else:
-            outcomes, moved = result.outcomes, result.work
-            self.metrics.device_seconds += result.seconds
+            outcomes, moved, seconds = result.outcomes, result.work, result.seconds
+            self.metrics.device_seconds += seconds
+        events = self._wiring.events
+        events.detail(landed, flight.plan.number, seconds, outcomes, moved, events.content)
         self.flights.popleft()
         if self.flights:
             self._launched.wake()

@@ -51,6 +51,7 @@ VERBS = {
     "inspect": "Show what a model's files hold and what serving them takes.",
     "logits": "Write the logits of a prompt to a file, for comparison with other implementations.",
     "charts": "Check, explore and draw statecharts.",
+    "replay": "Check, show, compare and convert what luce serve --trace recorded.",
     "doctor": "Check this machine: Python, memory, device, exactness.",
 }
 PARTS = {
@@ -58,6 +59,12 @@ PARTS = {
         "check": "Load charts and compare them with the actors that run them.",
         "explore": "List every configuration of one chart and what is legal there.",
         "draw": "Write one chart as Graphviz text.",
+    },
+    "replay": {
+        "check": "Step every machine of a trace again by the charts in it.",
+        "show": "Draw a trace in the terminal, requests as lanes.",
+        "diff": "Find the first difference of every machine between two traces.",
+        "export": "Write a trace in Chrome's format, for Perfetto, or as CSV.",
     },
 }
 """Verbs of verbs: `luce charts check`. Each is a function of its verb's module."""

@@ -39,11 +39,13 @@ from luce.cli.sampling_flags import SamplingFlags
 from luce.cli.serve_lines import describe, describe_budgets, greeting
 from luce.cli.supervisor import notify, tell_of_stopping
 from luce.cli.telemetry import telemetry
+from luce.cli.trace_flags import TraceFlags
 from luce.compute.host_memory import spare_what_stays, use_one_heap
 from luce.engines.load_model import LoadOptions
 from luce.errors import ConfigError
 from luce.http.options import HttpOptions
 from luce.http.server import listen, run_server
+from luce.trace.recorder import Recorder
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Tracer
@@ -259,6 +261,7 @@ def serve(
     pictures: PictureFlags = PictureFlags(),  # noqa: B008
     scheduling: SchedulingFlags = SchedulingFlags(),
     sampling: SamplingFlags = SamplingFlags(),  # noqa: B008 - frozen
+    trace: TraceFlags = TraceFlags(),  # noqa: B008 - frozen
     log: LogFlags = LogFlags(),  # noqa: B008
     config: ConfigFlags = ConfigFlags(),  # noqa: B008
 ) -> int:
@@ -270,7 +273,7 @@ def serve(
         http_options = pictures.http(connections.onto(http.options()))
         load = pictures.load(model_flags.options(sampling.given()), http.preparing)
         options = scheduling.options(http.client_timeout)
-        return _serve(model, load, http_options, options, _console(log.log_format), tracer)
+        return _serve(model, load, http_options, options, _console(log.log_format), tracer, trace.recorder())
 
 
 def _console(form: LogForm) -> Console:
@@ -286,6 +289,7 @@ def _serve(
     wanted: ServiceOptions,
     console: Console,
     tracer: Tracer | None,
+    recorder: Recorder | None,
 ) -> int:
     use_one_heap()
     found = opened(model, load)
@@ -318,7 +322,7 @@ def _serve(
 
     try:
         orderly = trio.run(
-            partial(run_server, loaded, options, http_options, listener, announce, _cut, observe)
+            partial(run_server, loaded, options, http_options, listener, announce, _cut, observe, recorder)
         )
     except Exception as error:
         if meant(error):

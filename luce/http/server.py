@@ -20,6 +20,7 @@ from luce.http.app import create_app
 from luce.http.asgi import App
 from luce.http.connections import serve_app
 from luce.http.options import HttpOptions
+from luce.trace.recorder import Recorder
 
 __all__ = ["listen", "run_server"]
 
@@ -72,6 +73,7 @@ async def run_server(
     announce: Callable[[tuple[str, int]], None],
     cut: Callable[[], None] | None = None,
     observe: Callable[[Service, App], None] | None = None,
+    recorder: Recorder | None = None,
 ) -> bool:
     """Serve until a signal. The first one lets running answers finish, the second one ends them, a third one cuts.
 
@@ -85,6 +87,7 @@ async def run_server(
         cut: ends the process. Called from any thread when the server has not ended soon after ``abort_grace``, and from
             the handler of a third signal; without it the server waits for what is being computed.
         observe: called once before requests are taken, with what may be listened to.
+        recorder: records all of it.
 
     Returns:
         True when everything that was begun has ended by itself or by the drain limit, False after a second signal.
@@ -92,7 +95,7 @@ async def run_server(
     Raises:
         Exception: what a bug in the service raised, after its clients have got an error.
     """
-    service = Service(model, service_options)
+    service = Service(model, service_options, recorder=recorder)
     address = listener.getsockname()[:2]
     failures: list[Exception] = []
     stop = trio.Event()

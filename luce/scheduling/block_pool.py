@@ -84,6 +84,10 @@ class BlockPool:
         """The innermost state of ``block`` in the chart: free, held_open, held_hashed, cached or saving."""
         return str(self._blocks.table.configurations[self._blocks.bytes[block]].states[-1])
 
+    def state_bytes(self) -> bytes:
+        """The state of every block, a byte each, as the chart's table numbers them."""
+        return self._blocks.bytes.tobytes()
+
     def gain(self, hold: Hold) -> int:
         """By how much ``available`` grows when ``hold`` is released: its blocks that no other hold has, and those
         that it was promised.

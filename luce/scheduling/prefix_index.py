@@ -76,6 +76,11 @@ class PrefixIndex:
     def __iter__(self) -> Iterator[Entry]:
         return iter(self._store)
 
+    def configurations(self) -> Iterator[tuple[int, tuple[str, ...]]]:
+        """Number and active states of every entry that is not gone."""
+        chart = self._chart
+        return ((entry.number, chart.states(entry)) for entry in self._store if entry.byte != chart.gone)
+
     @property
     def device_bytes(self) -> int:
         """Of all entries, those included that are on their way to host memory."""

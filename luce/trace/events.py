@@ -8,12 +8,49 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Any, NamedTuple
+
+import attrs
+import numpy as np
+from numpy.typing import NDArray
 
 from luce.charts.interpreter import StepFields
 from luce.tuples import new_tuple
 
-__all__ = ["EventRecord", "EventStream"]
+__all__ = ["ANY", "EventRecord", "EventStream", "News", "Range", "RangeFields"]
+
+ANY = ""
+"""Stands in the place of the instance where an event stepped a range of them."""
+
+RangeFields = tuple[str, NDArray[np.intp], NDArray[np.uint8] | None, NDArray[np.uint8]]
+"""One event of a chart that is run as a table: its name, which instances handled it, guard bits of each (None when the
+event asks none), and the state byte of each after it."""
+
+
+@attrs.define(eq=False)
+class Range:
+    """What a range of instances did at one event. Nobody changes it, nor its arrays."""
+
+    ids: NDArray[np.intp]
+    """(n,), which, each at most once."""
+    bits: NDArray[np.uint8] | None
+    """(n,), guard answers of each in the chart's order; None when the event asks none."""
+    after: NDArray[np.uint8]
+    """(n,), the state byte of each after the event."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter((self.ids, self.bits, self.after))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Range):
+            return NotImplemented
+        return all(
+            mine is theirs or (mine is not None and theirs is not None and np.array_equal(mine, theirs))
+            for mine, theirs in zip(self, other, strict=True)
+        )
+
+    __hash__ = None  # type: ignore[assignment]
 
 
 class EventRecord(NamedTuple):
@@ -32,8 +69,22 @@ class EventRecord(NamedTuple):
     """Bits of the guards that were read, in the chart's order."""
     configuration: tuple[str, ...]
     """Active states after the step."""
-    value: int | None = None
-    """What was read, in records of :meth:`EventStream.read`."""
+    value: Any = None
+    """What was read, in records of :meth:`EventStream.read`; a :class:`Range` in those of
+    :meth:`EventStream.observe_range`."""
+
+
+class News(NamedTuple):
+    """What has come since somebody last looked."""
+
+    first: int
+    """Number of the first of ``entries``."""
+    entries: list[tuple[Any, ...]]
+    """Records without their number, in plain tuples; a value only where there is one."""
+    details: list[tuple[int, float, Callable[..., object], tuple[Any, ...]]]
+    """Each with the number of the record that it stands before, its time, and what makes it from what."""
+    lost: int
+    """Records that fell out of the ring before anybody looked."""
 
 
 _VALUES = len(EventRecord._fields) - 1
@@ -58,6 +109,10 @@ class EventStream:
         self._listeners: list[tuple[str | None, Callable[[EventRecord], None]]] = []
         self._routes: dict[str, tuple[Callable[[EventRecord], None], ...]] = {}
         """Those of them who are told, by machine; found when it is first needed."""
+        self._details: list[tuple[int, float, Callable[..., object], tuple[Any, ...]]] | None = None
+        """None while nobody wants any."""
+        self.content = False
+        """May details say what was asked and answered?"""
 
     def observe(self, step: StepFields) -> None:
         """Record a machine's step; this is the observer of every machine."""
@@ -72,6 +127,52 @@ class EventStream:
         """Record what was read from outside every machine: ``source`` stands in the machine's place, ``name`` says
         which of its values, None is that it has none. The event is 'read'."""
         self._add((self._clock(), source, name, "read", 0, (), value))
+
+    def observe_range(self, machine: str, step: RangeFields) -> None:
+        """Record one event that a range of a chart's instances handled, in one record: its id is :data:`ANY`, what each
+        of them did is its value. The arrays are kept as they are: nobody may change them."""
+        event, ids, bits, after = step
+        self._add((self._clock(), machine, ANY, event, 0, (), Range(ids, bits, after)))
+
+    # -- for a recorder -----------------------------------------------------------------------------------------------
+
+    def now(self) -> float:
+        """Seconds on the clock of the records."""
+        return self._clock()
+
+    @property
+    def next_number(self) -> int:
+        """Of the next record."""
+        return self._seq
+
+    def want_details(self, wanted: bool, *, content: bool = False) -> None:
+        """From now on :meth:`detail` keeps what it is given until :meth:`take`, or not any more.
+
+        Args:
+            content: they may say what was asked and answered, not only how much.
+        """
+        self._details = [] if wanted else None
+        self.content = content
+
+    def detail(self, make: Callable[..., object], *given: Any) -> None:
+        """Note something beside the charts' steps, a plan or an arrival, if anybody wants to know.
+
+        Args:
+            make: turns ``given`` into what is recorded. Called later and maybe by another thread, so that it costs
+                nothing here; ``given`` must not change.
+        """
+        if self._details is not None:
+            self._details.append((self._seq, self._clock(), make, given))
+
+    def take(self, since: int) -> News:
+        """Records from number ``since`` on as far as they are still there, and all details since the last call."""
+        fresh = self._seq - since
+        found = list(islice(reversed(self._ring), fresh))
+        found.reverse()
+        details: list[tuple[int, float, Callable[..., object], tuple[Any, ...]]] = []
+        if self._details:
+            details, self._details = self._details, []
+        return News(self._seq - len(found), found, details, fresh - len(found))
 
     def _add(self, entry: tuple[Any, ...]) -> None:
         self._ring.append(entry)

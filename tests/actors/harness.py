@@ -24,6 +24,7 @@ from luce.engines.seam import ImageSpan, PatchImage, SampledToken, SlotSpec
 from luce.sampling.parameters import SamplingParams
 from luce.scheduling.plan import plan
 from luce.scheduling.state import Policy
+from luce.trace.recorder import Recorder
 
 
 class ByteTokenizer:
@@ -170,7 +171,11 @@ async def read_all(service: Service, submissions: Sequence[Submission]) -> list[
 
 
 def make_service(
-    engine: FakeEngine, policy: Policy = plan, free_memory: FreeMemory = machine_memory, **options: Any
+    engine: FakeEngine,
+    policy: Policy = plan,
+    free_memory: FreeMemory = machine_memory,
+    recorder: Recorder | None = None,
+    **options: Any,
 ) -> Service:
     """On an engine that is driven on trio's clock, pictures are encoded on that clock, too."""
     model = LoadedModel(
@@ -184,7 +189,7 @@ def make_service(
     )
     encode = engine.encode_async if engine._mode is Mode.MANUAL else None
     compute = compute_on_clock if engine._mode is Mode.MANUAL else None
-    return Service(model, ServiceOptions(**options), encode, policy, free_memory, compute)
+    return Service(model, ServiceOptions(**options), encode, policy, free_memory, compute, recorder)
 
 
 async def compute_on_clock(function: Callable[[], None]) -> None:

@@ -12,7 +12,8 @@ from luce.charts.interpreter import Machine
 from luce.charts.loader import chart_names, chart_path, load_chart, parse_chart
 from luce.charts.model import Chart
 from luce.errors import ChartError, IllegalEvent
-from tests.charts.independent import Independent, guard_table
+from luce.replay.independent import Independent
+from tests.charts.independent import guard_table, mend
 from tests.charts.random_charts import EVENTS, charts
 
 EVENTS_PER_CHART = 2000
@@ -79,7 +80,7 @@ def test_random_charts_agree(text: str, seed: int) -> None:
         machine.start()
     except ChartError:  # eventless transitions without end
         return
-    reference = Independent(chart, text, table.answers, mended=True)
+    reference = Independent(chart, text, table.answers, adjust=mend)
     assert machine.configuration == reference.configuration
     for _ in range(12):
         if machine.finished:

@@ -58,6 +58,8 @@ def parsed(words: tuple[str, ...], tokens: list[str], file: Path | None) -> Any:
     """What the command would be called with."""
     needed = {("logits",): ["model", "--request", "r", "--out", "o"], ("charts", "explore"): ["c"]}
     needed[("charts", "draw")] = ["c"]
+    needed |= {("replay", part): ["t"] for part in ("check", "show", "export")}
+    needed[("replay", "diff")] = ["t", "u"]
     given = [*words, *needed.get(words, [])]
     return command.build_app(file).parse_args([*given, *tokens], exit_on_error=False, print_error=False)[1]
 

@@ -82,7 +82,7 @@ SECONDS = (
     "head-timeout",
     "fetch-timeout",
 )
-SIZES = ("max-memory", "max-body", "max-buffered-bodies", "max-image", "max-total-image")
+SIZES = ("max-memory", "max-body", "max-buffered-bodies", "max-image", "max-total-image", "trace-max")
 ROOMS = ("park-memory", "prefix-memory", "image-memory")
 """Sizes that may be nothing."""
 SAMPLING = ("temperature", "top-p", "min-p", "repetition-penalty", "presence-penalty", "frequency-penalty")

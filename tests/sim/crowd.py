@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from pathlib import Path
 
 import attrs
 import numpy as np
@@ -98,14 +99,23 @@ def _client(rng: random.Random, number: int, now: float, turns: list[int]) -> Cl
     )
 
 
-def serve_crowd(seed: int, count: int, *, depth: int, faults: Faults = FAULTY, **changes: object) -> Report:
-    """Serve ``count`` of them. ``changes``: of the engine's capabilities."""
+def serve_crowd(
+    seed: int,
+    count: int,
+    *,
+    depth: int,
+    faults: Faults = FAULTY,
+    trace: Path | None = None,
+    **changes: object,
+) -> Report:
+    """Serve ``count`` of them. ``trace``: record it there. ``changes``: of the engine's capabilities."""
     report = simulate(
         seed,
         list(crowd(seed, count)),
         small(**changes),
         TIMES,
         faults,
+        trace,
         depth=depth,
         image_bytes=400,
         **OPTIONS,

@@ -6,6 +6,7 @@ import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from math import inf
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -25,6 +26,7 @@ from luce.scheduling.prefix_index import PrefixStats
 from tests.actors.harness import check_clean, expected, make_service, settled
 from tests.sim.virtual_time import run_seeded
 from tests.sim.watch import Watch, WatchedEngine, watched_mailboxes, watched_plan
+from tests.trace.recording import StepRecorder
 
 __all__ = ["Client", "Faults", "Report", "Result", "check_results", "simulate"]
 
@@ -107,16 +109,22 @@ def simulate(
     capabilities: Capabilities,
     times: Times,
     faults: Faults | None = None,
+    trace: Path | None = None,
     **options: Any,
 ) -> Report:
     """Serve the clients, in order of arrival, and look on.
+
+    ``trace``: record it there.
 
     ``options`` are those of the server. Those of host memory have to be among them: left out, they depend on how
     much of it is free.
     """
     assert {"park_bytes", "prefix_bytes", "image_bytes"} <= options.keys()
     engine = WatchedEngine(capabilities, times=times, mode=Mode.MANUAL)
-    return run_seeded(seed, lambda: _run(engine, clients, faults or Faults(), random.Random(seed), options))
+    recorder = None if trace is None else StepRecorder(trace)
+    return run_seeded(
+        seed, lambda: _run(engine, clients, faults or Faults(), random.Random(seed), recorder, options)
+    )
 
 
 async def _run(
@@ -124,9 +132,10 @@ async def _run(
     clients: Sequence[Client],
     faults: Faults,
     rng: random.Random,
+    recorder: StepRecorder | None,
     options: Mapping[str, Any],
 ) -> Report:
-    service = make_service(engine, watched_plan, **options)
+    service = make_service(engine, watched_plan, recorder=recorder, **options)
     wiring, watch = service._wiring, Watch(service)
     results = [Result(client, client.submission) for client in clients]
 

@@ -1,7 +1,11 @@
 """The event stream: who looks back sees the records that listeners were told of, numbers included."""
 
+import numpy as np
+
+from luce.actors.slot_memory import SlotMemory
 from luce.charts.interpreter import Step
-from luce.trace.events import EventRecord, EventStream
+from luce.engines.fake.engine import FakeEngine, fake_capabilities
+from luce.trace.events import ANY, EventRecord, EventStream, Range
 
 
 def test_looking_back_gives_the_newest_records_as_listeners_had_them() -> None:
@@ -40,3 +44,44 @@ def test_a_listener_may_want_one_machine_only() -> None:
     stream.observe(Step("request", 1, "c", 0, ("live",)))
     assert every == list(stream)
     assert [record.event for record in requests] == ["a", "b"]
+
+
+def test_a_range_of_blocks_is_one_record() -> None:
+    stream = EventStream(lambda: 1.0)
+    pool = SlotMemory(FakeEngine(fake_capabilities()), 0, 0, events=stream).pool
+    hold = pool.allocate(3)
+    pool.release(hold)
+    first, second = stream
+    assert first[2:7] == ("block", ANY, "alloc", 0, ())
+    assert first.value.ids.tolist() == [0, 1, 2] and first.value.bits is None
+    held = first.value.after.tolist()
+    assert second.event == "release" and second.value.bits.tolist() == [0, 0, 0]
+    assert second.value.after.tolist() == list(pool.state_bytes()[:3]) != held
+
+
+def test_ranges_are_equal_by_what_is_in_them() -> None:
+    ids, bits, after = np.array([1, 2]), np.array([0, 1], np.uint8), np.array([3, 3], np.uint8)
+    one = Range(ids, bits, after)
+    assert one == Range(ids.copy(), bits.copy(), after.copy())
+    for other in (Range(ids + 1, bits, after), Range(ids, None, after), Range(ids, bits, bits), 3):
+        assert one != other
+
+
+def test_details_are_kept_while_somebody_wants_them() -> None:
+    stream = EventStream(lambda: 2.0, keep=2)
+    stream.detail(int, "1")
+    assert stream.take(0) == (0, [], [], 0)
+    stream.want_details(True, content=True)
+    assert stream.content
+    stream.observe(Step("request", 1, "a", 0, ("live",)))
+    stream.detail(int, "2")
+    for name in ("b", "c"):
+        stream.observe(Step("request", 1, name, 0, ("live",)))
+    news = stream.take(0)
+    assert (news.first, [entry[3] for entry in news.entries], news.lost) == (1, ["b", "c"], 1)
+    assert news.details == [(1, 2.0, int, ("2",))]
+    assert stream.take(stream.next_number) == (3, [], [], 0)
+    stream.detail(int, "3")
+    stream.want_details(False)
+    stream.detail(int, "4")
+    assert stream.take(3).details == [] and not stream.content

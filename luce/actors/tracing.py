@@ -1,0 +1,202 @@
+"""What the actors tell a recorder beside their charts' steps: `luce/trace/schema.py` says what each of it means.
+
+Functions that make records are called later, by the recorder's thread; what they are given does not change.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Sequence
+from hashlib import blake2b
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import msgspec
+
+from luce.actors.submission import Submission
+from luce.charts.interpreter import Machine
+from luce.charts.loader import chart_names, chart_path, load_chart
+from luce.engines.seam import Outcome, PatchImage, StepPlan, WorkOutcome
+from luce.sampling.parameters import SamplingParams
+from luce.scheduling.state import Decision, LoopState, Policy
+from luce.trace.events import EventStream
+from luce.trace.recorder import run_name
+from luce.trace.schema import (
+    VERSION,
+    Arrival,
+    Encoded,
+    Header,
+    Landed,
+    Launched,
+    LiveMachine,
+    Picture,
+    Planned,
+    Refused,
+    Snapshot,
+)
+
+if TYPE_CHECKING:
+    from luce.actors.service import Service
+
+__all__ = [
+    "arrival",
+    "encoded",
+    "landed",
+    "launched",
+    "planned",
+    "recorded_policy",
+    "refused",
+    "snapshot",
+    "trace_header",
+]
+
+_CONTENT = frozenset({"logit_bias", "stop_token_ids"})
+"""Sampling parameters that tell what is asked."""
+_PACKAGES = ("luce", "numpy", "trio", "tokenizers", "llguidance", "cupy")
+
+
+def recorded_policy(policy: Policy, events: EventStream) -> Policy:
+    """The same, with every decision told to the recorder."""
+
+    def decide(state: LoopState) -> Decision:
+        decision = policy(state)
+        events.detail(planned, decision, state.run_ahead)
+        return decision
+
+    return decide
+
+
+def planned(decision: Decision, ahead: bool) -> Planned:
+    return Planned(
+        ahead,
+        tuple((grant.key, grant.slot) for grant in decision.grants),
+        tuple((resume.key, resume.slot) for resume in decision.resumes),
+        tuple((park.slot, park.kind.value) for park in decision.parks),
+        decision.fails,
+        decision.segments,
+    )
+
+
+def launched(step: StepPlan) -> Launched:
+    work = tuple((item.kind.value, item.slot, item.position, item.handle) for item in step.work)
+    return Launched(step.number, len(step.segments), work, step.fresh_blocks, step.freed_blocks)
+
+
+def landed(
+    number: int, seconds: float, outcomes: Sequence[Outcome], work: Sequence[WorkOutcome], content: bool
+) -> Landed:
+    failed = [(one.slot, one.error) for one in outcomes if one.error is not None]
+    failed += [(one.slot, one.error) for one in work if one.error is not None]
+    sampled = None
+    if content:
+        sampled = tuple((one.slot, tuple(token.token for token in one.tokens)) for one in outcomes)
+    return Landed(number, seconds, sum([len(one.tokens) for one in outcomes]), tuple(failed), sampled)
+
+
+def encoded(request: str, digest: bytes, seconds: float, rows: int) -> Encoded:
+    return Encoded(request, digest, seconds, rows)
+
+
+def refused(submission: Submission, error: Exception) -> Refused:
+    return Refused(
+        submission.id, len(submission.prompt.token_ids), len(submission.images), type(error).__name__
+    )
+
+
+def arrival(submission: Submission, order: int, arrived: float, follows: bool, content: bool) -> Arrival:
+    prompt = submission.prompt
+    ids = prompt.token_ids.astype("<i4")
+    starts = {span.image: span.start for span in prompt.spans}
+    return Arrival(
+        id=submission.id,
+        order=order,
+        arrived=arrived,
+        prompt_tokens=len(ids),
+        prompt_digest=blake2b(ids.tobytes(), digest_size=16).digest(),
+        sampling=_sampling(submission.params, content),
+        pictures=tuple(
+            _picture(image, starts.get(index, -1), content) for index, image in enumerate(submission.images)
+        ),
+        timeout=submission.timeout,
+        n=submission.n,
+        choice=submission.choice,
+        follows=follows,
+        constrained=submission.constraint is not None,
+        stops=len(submission.stop),
+        turn_ends=tuple(prompt.turn_ends),
+        answer_start=prompt.answer_start,
+        rope_delta=prompt.rope_delta,
+        token_ids=ids.tobytes() if content else None,
+        positions=prompt.positions.astype("<i4").tobytes() if content else None,
+        stop_strings=submission.stop if content else None,
+    )
+
+
+def _picture(image: PatchImage, start: int, content: bool) -> Picture:
+    values = image.values.tobytes() if content else None
+    return Picture(image.digest, image.num_tokens, image.grid, start, values, image.scale is not None)
+
+
+def _sampling(params: SamplingParams, content: bool) -> dict[str, Any]:
+    given = {
+        field.name: value
+        for field in attrs.fields(SamplingParams)
+        if (value := getattr(params, field.name)) != field.default and (content or field.name not in _CONTENT)
+    }
+    plain: dict[str, Any] = msgspec.to_builtins(given, enc_hook=lambda value: type(value).__name__)
+    return plain
+
+
+def trace_header(service: Service, content: bool) -> Header:
+    """Of a service's trace."""
+    model = service.model
+    charts = {name: load_chart(name) for name in chart_names()}
+    return Header(
+        version=VERSION,
+        run=run_name(),
+        file=0,
+        first=0,
+        wall=0.0,
+        clock=0.0,
+        charts={name: chart_path(name).read_text() for name in charts},
+        hashes={name: chart.sha256 for name, chart in charts.items()},
+        content=content,
+        model=model.name,
+        fingerprint=model.fingerprint,
+        options=_builtins(service.options),
+        capabilities=_builtins(model.engine.capabilities),
+        versions={"python": platform.python_version(), **_versions()},
+    )
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for package in _PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def _builtins(options: Any) -> dict[str, Any]:
+    found = attrs.asdict(options)
+    plain: dict[str, Any] = msgspec.to_builtins(found, enc_hook=str)
+    return plain
+
+
+def snapshot(service: Service) -> Snapshot:
+    """How every machine of a service stands now."""
+    loop, memory = service.loop, service.loop.memory
+    machines = [service.machine, loop.machine, service.encoder.machine]
+    machines += [request.machine for request in service.requests.values()]
+    live = [_live(machine) for machine in machines if machine.configuration and not machine.finished]
+    live += [
+        LiveMachine("prefix_entry", number, states) for number, states in memory.cache.index.configurations()
+    ]
+    return Snapshot(tuple(live), {"block": memory.pool.state_bytes()})
+
+
+def _live(machine: Machine) -> LiveMachine:
+    return LiveMachine(machine.chart.name, machine.id, machine.configuration)

@@ -1,0 +1,222 @@
+"""Blocks of a trace: records as columns, so that millions of them take little time and few bytes.
+
+A block holds the records from one number on without a gap. Four columns have an entry for each: its time (float64), who
+(a number for the instance), what (a number for machine, event, guard bits and configuration together) and a check
+value. Behind them stands, in MessagePack, whatever is rarer: names of numbers that are new, values, and details.
+
+What a block needs to be read stands in it and in the blocks before it in the same file. The check value of a record
+is a hash of its number, time, who and what; one that was removed, moved or changed shows by it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from itertools import compress
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from luce.trace.events import ANY, EventRecord, Range
+from luce.trace.schema import Detail, Unknown
+
+__all__ = ["BlockReader", "BlockWriter", "Located"]
+
+_HEAD = struct.Struct("<QI")
+"""Number of the first record, and how many there are."""
+_WIDTHS = (8, 4, 4, 2)
+_STEP = len(EventRecord._fields) - 2
+"""Fields of a record in the ring, which has no number there; where there is a value it has one more."""
+
+_K = tuple(
+    np.uint64(k)
+    for k in (
+        0x9E3779B97F4A7C15,
+        0xBF58476D1CE4E5B9,
+        0x94D049BB133111EB,
+        0xD6E8FEB86659FD93,
+        0xFF51AFD7ED558CCD,
+    )
+)
+
+Located = tuple[int, float, Any]
+"""A detail: the number of the record that it stands before, its time, and what it says."""
+
+
+class _Tail(msgspec.Struct, array_like=True):
+    who: list[str | int]
+    what: list[tuple[str, str, int, tuple[str, ...]]]
+    values: list[tuple[int, Any]]
+    """(place in the block, value)."""
+    details: list[tuple[int, float, Any]]
+
+
+_tails = msgspec.msgpack.Decoder(_Tail)
+
+
+def _plain(value: Any) -> Any:
+    """Arrays as bytes, 4 a number where they are wide: there are fewer than 2³² blocks."""
+    if isinstance(value, np.ndarray):
+        return (value if value.itemsize == 1 else value.astype("<u4")).tobytes()
+    if isinstance(value, np.generic):
+        return value.item()
+    raise NotImplementedError(type(value).__name__)
+
+
+_encode = msgspec.msgpack.Encoder(enc_hook=_plain).encode
+
+
+def _checks(first: int, columns: Sequence[NDArray[Any]]) -> NDArray[np.uint16]:
+    times, who, what = columns[:3]
+    mixed = (
+        np.arange(first, first + len(times), dtype=np.uint64) * _K[0]
+        ^ times.view(np.uint64) * _K[1]
+        ^ who.astype(np.uint64) * _K[2]
+        ^ what.astype(np.uint64) * _K[3]
+    )
+    checks: NDArray[np.uint16] = ((mixed ^ mixed >> np.uint64(31)) * _K[4] >> np.uint64(48)).astype("<u2")
+    return checks
+
+
+class BlockWriter:
+    """Makes the blocks of one file."""
+
+    def __init__(self) -> None:
+        self._who: dict[str | int, int] = {}
+        self._what: dict[tuple[Any, ...], int] = {}
+
+    def block(self, first: int, entries: Sequence[tuple[Any, ...]], details: Sequence[Located]) -> bytes:
+        """Records from number ``first`` on, as :class:`luce.trace.events.News` has them, and details among them."""
+        count = len(entries)
+        if not count:
+            return _HEAD.pack(first, 0) + _encode(([], [], [], details))
+        times, machines, ids, events, bits, configurations = tuple(zip(*entries))[:_STEP]  # noqa: B905 - lengths differ
+        who, new_who = _numbers(self._who, ids)
+        what, new_what = _numbers(self._what, list(zip(machines, events, bits, configurations, strict=True)))
+        with_value = compress(range(count), map(_STEP.__lt__, map(len, entries)))
+        values = [(at, _stored(entries[at][_STEP])) for at in with_value]
+        columns: list[NDArray[Any]] = [np.array(times, "<f8"), np.array(who, "<u4"), np.array(what, "<u4")]
+        columns.append(_checks(first, columns))
+        pieces = [_HEAD.pack(first, count)]
+        # Times grow slowly: differences of their bits are small. Bytes of one weight stand together.
+        columns[0] = np.diff(columns[0].view("<i8"), prepend=np.int64(0))
+        pieces += [_shuffled(column) for column in columns]
+        pieces.append(_encode((new_who, new_what, values, details)))
+        return b"".join(pieces)
+
+
+def _numbers(known: dict[Any, int], names: Sequence[Any]) -> tuple[list[int], list[Any]]:
+    """Numbers of ``names``, and which of those are new."""
+    found: list[Any] = list(map(known.get, names))
+    new = []
+    if None in found:
+        for at, number in enumerate(found):
+            if number is None:
+                name = names[at]
+                number = known.get(name)
+                if number is None:
+                    number = known[name] = len(known)
+                    new.append(name)
+                found[at] = number
+    return found, new
+
+
+def _shuffled(column: NDArray[Any]) -> bytes:
+    return column.view(np.uint8).reshape(len(column), -1).T.tobytes()
+
+
+class BlockReader:
+    """Reads the blocks of one file, in their order."""
+
+    def __init__(self) -> None:
+        self._who: list[str | int] = []
+        self._what: list[tuple[str, str, int, tuple[str, ...]]] = []
+
+    def read(self, data: bytes) -> tuple[int, Iterator[EventRecord | Located]]:
+        """The number of the first record; and the records, each behind the details that stand before it.
+
+        Raises:
+            ValueError: it is no block, or not the next one. The iterator raises it when it comes to a record that was
+                changed, and says which.
+        """
+        if len(data) < _HEAD.size:
+            raise ValueError("a block ends in its head")
+        first, count = _HEAD.unpack_from(data)
+        at = _HEAD.size
+        if len(data) < at + count * sum(_WIDTHS):
+            raise ValueError(f"a block of {count} records ends within its columns")
+        columns = []
+        for width in _WIDTHS:
+            raw = np.frombuffer(data, np.uint8, count * width, at).reshape(width, count)
+            columns.append(np.ascontiguousarray(raw.T).view(f"<u{width}").reshape(count))
+            at += count * width
+        columns[0] = np.cumsum(columns[0].view("<i8"), dtype="<i8").view("<f8")
+        try:
+            tail = _tails.decode(memoryview(data)[at:])
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise ValueError(f"a block's names cannot be read: {error}") from None
+        self._who += tail.who
+        self._what += [(machine, event, bits, tuple(states)) for machine, event, bits, states in tail.what]
+        if count and (columns[1].max() >= len(self._who) or columns[2].max() >= len(self._what)):
+            raise ValueError("a block refers to names that the file does not have")
+        return first, self._records(first, columns, tail)
+
+    def _records(
+        self, first: int, columns: Sequence[NDArray[Any]], tail: _Tail
+    ) -> Iterator[EventRecord | Located]:
+        values = dict(tail.values)
+        details = iter([(seq, t, _detail(raw)) for seq, t, raw in tail.details])
+        detail = next(details, None)
+        # Numbers of records that were removed or moved are wrong from there on: only the first one means something.
+        wrong = np.flatnonzero(_checks(first, columns) != columns[3])
+        broken = int(wrong[0]) if len(wrong) else -1
+        who, what = self._who, self._what
+        rows = zip(*(column.tolist() for column in columns[:3]), strict=True)
+        for place, (t, instance, step) in enumerate(rows):
+            seq = first + place
+            while detail is not None and detail[0] <= seq:
+                yield detail
+                detail = next(details, None)
+            if place == broken:
+                raise ValueError(
+                    f"record {seq} is not the one that was written: removed, moved, doubled or changed"
+                )
+            machine, event, bits, states = what[step]
+            value = values.get(place)
+            if who[instance] == ANY:
+                value = _range(value)
+            yield EventRecord(seq, t, machine, who[instance], event, bits, states, value)
+        while detail is not None:
+            yield detail
+            detail = next(details, None)
+
+
+def _stored(value: Any) -> Any:
+    return tuple(value) if isinstance(value, Range) else value
+
+
+def _range(value: Any) -> Range:
+    """What :meth:`luce.trace.events.EventStream.observe_range` recorded."""
+    try:
+        ids, bits, after = value
+        found = np.frombuffer(ids, "<u4").astype(np.intp)
+        states = np.frombuffer(after, np.uint8)
+        answers = None if bits is None else np.frombuffer(bits, np.uint8)
+    except (TypeError, ValueError):
+        raise ValueError("a record of a range cannot be read") from None
+    if len(states) != len(found) or (answers is not None and len(answers) != len(found)):
+        raise ValueError("a record of a range has columns of different lengths")
+    return Range(found, answers, states)
+
+
+def _detail(raw: Any) -> Detail | Unknown:
+    try:
+        known: Detail = msgspec.convert(raw, Detail)
+    except msgspec.ValidationError as error:
+        tag = raw.get("type") if isinstance(raw, dict) else None
+        if isinstance(tag, str) and "Invalid value" in str(error) and "$.type" in str(error):
+            return Unknown(tag)
+        raise ValueError(f"a detail cannot be read: {error}") from None
+    return known

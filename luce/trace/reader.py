@@ -1,0 +1,166 @@
+"""Reads traces: one file, or the files of one run in a row, record by record, in the memory of one block."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import attrs
+import msgspec
+
+from luce.errors import TraceFileError, reason
+from luce.trace.columns import BlockReader, Located
+from luce.trace.events import EventRecord
+from luce.trace.files import trace_files
+from luce.trace.frames import Break, FrameKind, frames
+from luce.trace.schema import VERSION, Header, Snapshot
+
+__all__ = ["FileStart", "Item", "TraceFile", "read_header", "read_trace", "trace_paths"]
+
+
+class _Version(msgspec.Struct):
+    version: int
+
+
+@attrs.frozen
+class FileStart:
+    """A file begins."""
+
+    path: Path
+    header: Header
+    snapshot: Snapshot
+
+
+Item = FileStart | EventRecord | Located
+
+
+class TraceFile:
+    """One file.
+
+    Args:
+        path: what is read.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.warning: str | None = None
+        """Once everything is read: where the file breaks off."""
+        self.offset = 0
+        """Of the frame that the last item stands in."""
+
+    def __iter__(self) -> Iterator[Item]:
+        """Its start, then records and details in their order.
+
+        Raises:
+            TraceFileError: it cannot be opened, is no trace, of another version, or damaged; names file and offset.
+        """
+        try:
+            with self.path.open("rb") as file:
+                yield from self._items(file)
+        except OSError as error:
+            raise TraceFileError(self.path, reason(error)) from None
+
+    def _items(self, file: object) -> Iterator[Item]:
+        blocks = BlockReader()
+        header: Header | None = None
+        snapshot: Snapshot | None = None
+        expected = 0
+        for frame in frames(file, os.fspath(self.path)):  # type: ignore[arg-type]
+            self.offset = frame.offset
+            if isinstance(frame, Break):
+                self._break(frame.offset)
+                return
+            try:
+                if frame.kind == FrameKind.HEADER:
+                    header = _header(frame.data)
+                    expected = header.first
+                elif header is None:
+                    raise ValueError("the first frame is no header")  # noqa: TRY301
+                elif frame.kind == FrameKind.SNAPSHOT:
+                    snapshot = msgspec.msgpack.decode(frame.data, type=Snapshot)
+                    yield FileStart(self.path, header, snapshot)
+                elif frame.kind == FrameKind.BLOCK:
+                    if snapshot is None:
+                        raise ValueError("a block stands before the snapshot")  # noqa: TRY301
+                    first, items = blocks.read(frame.data)
+                    for item in items:
+                        if isinstance(item, EventRecord):
+                            if item.seq < expected or (item.seq > expected and first == expected):
+                                raise ValueError(  # noqa: TRY301
+                                    f"record {item.seq} stands where {expected} should"
+                                )
+                            expected = item.seq + 1
+                        yield item
+            except (ValueError, msgspec.DecodeError, msgspec.ValidationError) as error:
+                raise TraceFileError(self.path, f"byte {frame.offset}: {error}") from None
+        if snapshot is None:
+            self._break(self.offset)
+
+    def _break(self, offset: int) -> None:
+        self.warning = (
+            f"{self.path}: it breaks off at byte {offset}: its writer was killed, or still writes; "
+            "everything before that is read"
+        )
+
+
+def _header(data: bytes) -> Header:
+    version = msgspec.msgpack.decode(data, type=_Version).version
+    if version != VERSION:
+        raise ValueError(
+            f"the trace has version {version}, and this luce reads {VERSION}; use the luce that recorded it"
+        )
+    return msgspec.msgpack.decode(data, type=Header)
+
+
+def read_header(path: Path) -> FileStart:
+    """How a file begins.
+
+    Raises:
+        TraceFileError: as :class:`TraceFile`, or it breaks off before.
+    """
+    for item in TraceFile(path):
+        if isinstance(item, FileStart):
+            return item
+    raise TraceFileError(path, "it breaks off within its header; nothing is in it")
+
+
+def trace_paths(given: Iterable[Path]) -> list[Path]:
+    """Files as they were given, and directories as the trace files in them, sorted by run and number.
+
+    Raises:
+        TraceFileError: a path is not there, or a directory has no trace in it.
+    """
+    found: list[Path] = []
+    for path in given:
+        try:
+            if path.is_dir():
+                inside = sorted(trace_files(path))
+                if not inside:
+                    raise TraceFileError(
+                        path, "no trace is in this directory; luce serve --trace writes them"
+                    )
+                found += inside
+            elif path.exists():
+                found.append(path)
+            else:
+                raise TraceFileError(path, "no such file")
+        except (OSError, ValueError) as error:
+            raise TraceFileError(path, reason(error)) from None
+    return found
+
+
+def read_trace(paths: Iterable[Path], warnings: list[str] | None = None) -> Iterator[Item]:
+    """The items of several files, one file after the other.
+
+    Args:
+        warnings: gets a line for every file that breaks off.
+
+    Raises:
+        TraceFileError: as :class:`TraceFile`.
+    """
+    for path in paths:
+        file = TraceFile(path)
+        yield from file
+        if file.warning is not None and warnings is not None:
+            warnings.append(file.warning)

@@ -1,0 +1,210 @@
+"""What is in a trace: the kinds of records beside the charts' steps, and the head of every file. Versioned.
+
+A trace is the event stream (:class:`luce.trace.events.EventRecord`) with details between its records: what arrived,
+what was planned, launched and landed. Only what is marked "Content" says what was asked or answered.
+
+Readers take files of :data:`VERSION` and no others. A field that is added with a default, or a kind that is added,
+leaves the version as it is, for readers pass over what they do not know; anything else counts it up.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+__all__ = [
+    "VERSION",
+    "Arrival",
+    "Detail",
+    "Encoded",
+    "Gap",
+    "Header",
+    "Landed",
+    "Launched",
+    "LiveMachine",
+    "Picture",
+    "Planned",
+    "Refused",
+    "Snapshot",
+    "Unknown",
+]
+
+VERSION = 1
+"""Of the files and of everything in them."""
+
+
+class Header(msgspec.Struct, frozen=True, kw_only=True):
+    """The first frame of every file."""
+
+    version: int
+    run: str
+    """Names one server's life: the files of one trace have the same."""
+    file: int
+    """Counts the files of a run, from 0."""
+    first: int
+    """Number of the first record that is in the file, or would be."""
+    wall: float
+    """Unix seconds when the file was begun, and…"""
+    clock: float
+    """…what the clock of the records said then."""
+    charts: dict[str, str]
+    """Every chart's SCXML text, by name."""
+    hashes: dict[str, str]
+    """SHA-256 of each."""
+    content: bool
+    """Prompts, pictures and answers are in it."""
+    model: str
+    fingerprint: str | None
+    """Of model and device, as ``system_fingerprint`` in answers; None where the engine has none."""
+    options: dict[str, Any]
+    """What the operator set, defaults filled in."""
+    capabilities: dict[str, Any]
+    """What the engine declared."""
+    versions: dict[str, str]
+    """Of luce, Python and what answers may depend on."""
+
+
+class LiveMachine(msgspec.Struct, frozen=True, array_like=True):
+    """A machine that is under way."""
+
+    machine: str
+    id: str | int
+    configuration: tuple[str, ...]
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """Where everything stood before the first record of a file, so that each can be read alone."""
+
+    machines: tuple[LiveMachine, ...]
+    tables: dict[str, bytes]
+    """Charts that are run as tables: the state byte of every instance."""
+
+
+class Picture(msgspec.Struct, frozen=True, array_like=True):
+    digest: bytes
+    """Of pixels, size, mode and preprocessing: the key of the image cache."""
+    tokens: int
+    grid: tuple[int, int]
+    """Height and width in patches."""
+    start: int
+    """Its first row in the prompt."""
+    values: bytes | None = None
+    """Content: patches, or their shades, as they went to the encoder."""
+    shades: bool = False
+    """``values`` are 8-bit shades, which the model's scale turns into numbers."""
+
+
+class Arrival(msgspec.Struct, frozen=True, tag="arrival", omit_defaults=True):
+    """A request was taken in."""
+
+    id: str
+    order: int
+    """Number of its arrival, by which plans name it."""
+    arrived: float
+    """When it was asked for, on the clock of the records; its preparation came after that."""
+    prompt_tokens: int
+    prompt_digest: bytes
+    """Of the token ids, so that equal prompts are known to be equal."""
+    sampling: dict[str, Any]
+    """Fields of :class:`luce.sampling.parameters.SamplingParams` that are not the default; what biases logits or
+    stops by token ids is content."""
+    pictures: tuple[Picture, ...] = ()
+    timeout: float | None = None
+    """Seconds from ``arrived``."""
+    n: int = 1
+    choice: int = 0
+    follows: bool = False
+    """Another one computes the prompt for it."""
+    constrained: bool = False
+    """Its answer is held to a form: a schema, a grammar, a tool."""
+    stops: int = 0
+    """How many stop strings it has."""
+    turn_ends: tuple[int, ...] = ()
+    answer_start: int = 0
+    rope_delta: int = 0
+    token_ids: bytes | None = None
+    """Content: int32, little-endian."""
+    positions: bytes | None = None
+    """Content: int32 [3, prompt tokens]."""
+    stop_strings: tuple[str, ...] | None = None
+    """Content."""
+
+
+class Refused(msgspec.Struct, frozen=True, tag="refused"):
+    """A request was not taken in. It has no machine."""
+
+    id: str
+    prompt_tokens: int
+    pictures: int
+    kind: str
+    """The error's class, as ``CapacityError``."""
+
+
+class Planned(msgspec.Struct, frozen=True, tag="plan", omit_defaults=True):
+    """A decision of the policy."""
+
+    ahead: bool
+    """Made behind a launch, before its results."""
+    grants: tuple[tuple[int, int], ...] = ()
+    """(order, slot)."""
+    resumes: tuple[tuple[int, int], ...] = ()
+    """(order, slot)."""
+    parks: tuple[tuple[int, str], ...] = ()
+    """(slot, event of the request's chart)."""
+    fails: tuple[int, ...] = ()
+    """Slots."""
+    segments: tuple[tuple[Any, ...], ...] = ()
+    """(slot, kind, start, count, source, sample, layers), as :class:`luce.engines.seam.Segment` says."""
+
+
+class Launched(msgspec.Struct, frozen=True, tag="launch", omit_defaults=True):
+    """A step went to the engine; its segments are those of the plan before."""
+
+    number: int
+    lanes: int
+    work: tuple[tuple[str, int, int, int], ...] = ()
+    """(kind, slot, position, handle)."""
+    fresh: tuple[int, ...] = ()
+    freed: tuple[int, ...] = ()
+    """Blocks."""
+
+
+class Landed(msgspec.Struct, frozen=True, tag="result", omit_defaults=True):
+    """The results of a step were taken up."""
+
+    number: int
+    seconds: float
+    """On the device."""
+    tokens: int
+    """Sampled, over all lanes."""
+    errors: tuple[tuple[int, str], ...] = ()
+    """(slot, message) of lanes and work that failed."""
+    sampled: tuple[tuple[int, tuple[int, ...]], ...] | None = None
+    """Content: (slot, token ids)."""
+
+
+class Encoded(msgspec.Struct, frozen=True, tag="encode"):
+    """A picture went through the encoder. The record of its end follows."""
+
+    request: str
+    """One of those who wait for it."""
+    digest: bytes
+    seconds: float
+    rows: int
+    """0 if it failed."""
+
+
+class Gap(msgspec.Struct, frozen=True, tag="gap"):
+    """Records are missing: more came at once than the ring holds."""
+
+    lost: int
+
+
+class Unknown(msgspec.Struct, frozen=True):
+    """A kind that came with a later luce."""
+
+    tag: str
+
+
+Detail = Arrival | Refused | Planned | Launched | Landed | Encoded | Gap

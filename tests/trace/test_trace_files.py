@@ -1,0 +1,404 @@
+"""Trace files: what is written is read, whatever becomes of a file on the way is told or read up to the break."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import struct
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import attrs
+import msgspec
+import numpy as np
+import pytest
+import trio
+import trio.testing
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from luce.errors import ConfigError, TraceFileError
+from luce.trace.columns import BlockReader, BlockWriter
+from luce.trace.events import ANY, EventRecord, EventStream, Range
+from luce.trace.files import SUFFIX, Limits, TraceFiles, trace_files
+from luce.trace.frames import MAGIC, FrameKind, frame, frames
+from luce.trace.reader import FileStart, TraceFile, read_header, read_trace, trace_paths
+from luce.trace.recorder import Recorder
+from luce.trace.schema import (
+    VERSION,
+    Arrival,
+    Gap,
+    Landed,
+    LiveMachine,
+    Picture,
+    Planned,
+    Snapshot,
+    Unknown,
+)
+from tests.trace.recording import header, items_of, records_of, written
+
+FLOWING = ("live", "phase", "decoding", "client", "flowing")
+EMPTY = Snapshot((), {})
+
+
+def record(seq: int, event: str = "token", name: str | int = "r0", **changes: Any) -> EventRecord:
+    return EventRecord(seq, seq / 8, "request", name, event, 0, FLOWING)._replace(**changes)
+
+
+RECORDS = [
+    record(7),
+    record(8, "client.full", guards=5),
+    EventRecord(9, 1.125, "loop", 0, "turn.done", 0, ("open",)),
+    EventRecord(10, 1.25, "memory", "park", "read", 0, (), None),
+    EventRecord(11, 1.25, "memory", "park", "read", 0, (), 12345),
+    record(12, name="0"),
+    record(13, name=0),
+]
+DETAILS = [
+    (7, 0.5, Arrival("r0", 0, 0.25, 3, b"d" * 16, {"seed": 3}, (Picture(b"x", 4, (2, 2), 1),))),
+    (9, 1.0, Planned(True, grants=((3, 1),), segments=((1, "decode", 5, 1, "last sampled", True, None),))),
+    (14, 2.0, Landed(4, 0.5, 1, ((1, "no memory"),))),
+]
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    ids, bits, after = np.array([3, 900_000]), np.array([1, 0], np.uint8), np.array([2, 2], np.uint8)
+    ranges = [
+        EventRecord(14, 2.5, "block", ANY, "release", 0, (), Range(ids, bits, after)),
+        EventRecord(15, 2.5, "block", ANY, "alloc", 0, (), Range(ids, None, after)),
+    ]
+    snapshot = Snapshot((LiveMachine("request", "r9", FLOWING),), {"block": b"\0\1"})
+    path = written(tmp_path, RECORDS + ranges, DETAILS, snapshot, content=True)
+    start, *rest = items_of(path)
+    assert isinstance(start, FileStart)
+    assert (start.snapshot, start.header.content, start.header.first) == (snapshot, True, 7)
+    assert [item for item in rest if isinstance(item, EventRecord)] == RECORDS + ranges
+    assert [item for item in rest if not isinstance(item, EventRecord)] == DETAILS
+    assert [rest.index(detail) for detail in DETAILS] == [0, 3, len(rest) - 3], "each before its record"
+
+
+names = st.one_of(st.integers(0, 3), st.sampled_from(["", "r0", "r1", "ünï", "x" * 300]))
+entries = st.lists(
+    st.tuples(
+        st.floats(0, 1e9),
+        st.sampled_from(["request", "loop"]),
+        names.filter(lambda name: name != ANY),
+        st.sampled_from(["a", "b.c"]),
+        st.integers(0, 2**15),
+        st.sampled_from([(), ("x",), FLOWING]),
+    ),
+    max_size=40,
+)
+
+
+@given(st.lists(entries, max_size=4), st.integers(0, 2**40))
+@settings(deadline=None, max_examples=150)
+def test_blocks_round_trip(blocks: list[list[tuple[Any, ...]]], first: int) -> None:
+    writer, reader = BlockWriter(), BlockReader()
+    for block in blocks:
+        at, items = reader.read(writer.block(first, block, []))
+        assert at == first
+        assert list(items) == [EventRecord(first + place, *entry) for place, entry in enumerate(block)]
+        first += len(block)
+
+
+# -- one record removed, moved, doubled or changed, with every checksum around it made right again ------
+
+
+def tampered(path: Path, change: Callable[[list[list[Any]]], None]) -> None:
+    """Rewrites the columns of a file's only block."""
+    with path.open("rb") as file:
+        kept = [one for one in frames(file, "") if not hasattr(one, "kind") or one.kind != FrameKind.BLOCK]
+        file.seek(0)
+        (block,) = [one for one in frames(file, "") if getattr(one, "kind", 0) == FrameKind.BLOCK]
+    data = block.data  # type: ignore[union-attr]
+    first, count = struct.unpack_from("<QI", data)
+    at, columns = 12, []
+    for width in (8, 4, 4, 2):
+        raw = np.frombuffer(data, np.uint8, count * width, at).reshape(width, count)
+        columns.append(np.ascontiguousarray(raw.T).view(f"<u{width}").reshape(count))
+        at += count * width
+    columns[0] = np.cumsum(columns[0].view("<i8")).view("<u8")
+    rows = [list(row) for row in zip(*(column.tolist() for column in columns), strict=True)]
+    change(rows)
+    pieces = [struct.pack("<QI", first, len(rows))]
+    for place, width in enumerate((8, 4, 4, 2)):
+        column = np.array([row[place] for row in rows], f"<u{width}")
+        if place == 0:
+            column = np.diff(column.view("<i8"), prepend=np.int64(0)).view("<u8")
+        pieces.append(column.view(np.uint8).reshape(len(rows), width).T.tobytes())
+    made = MAGIC + b"".join(frame(FrameKind(one.kind), one.data) for one in kept)  # type: ignore[union-attr]
+    path.write_bytes(made + frame(FrameKind.BLOCK, b"".join(pieces) + data[at:]))
+
+
+LONG = [
+    record(seq, name=f"r{seq % 3}", event="token" if seq % 5 else "chunk.done") for seq in range(100, 140)
+]
+
+
+@pytest.mark.parametrize("kind", ["removed", "swapped", "doubled", "time", "who", "what"])
+@given(place=st.integers(0, len(LONG) - 2))
+@settings(deadline=None, max_examples=len(LONG), derandomize=True)
+def test_a_record_that_was_tampered_with_is_named(
+    tmp_path_factory: pytest.TempPathFactory, kind: str, place: int
+) -> None:
+    def change(rows: list[list[Any]]) -> None:
+        if kind == "removed":
+            del rows[place]
+        elif kind == "swapped":
+            rows[place], rows[place + 1] = rows[place + 1], rows[place]
+        elif kind == "doubled":
+            rows.insert(place, list(rows[place]))
+        elif kind == "time":
+            rows[place][0] += 1
+        else:
+            column, other = (1, 3) if kind == "who" else (2, 2)
+            rows[place][column] = (rows[place][column] + 1) % other
+
+    path = written(tmp_path_factory.mktemp("trace"), LONG)
+    assert records_of(path) == LONG
+    tampered(path, lambda rows: None)
+    assert records_of(path) == LONG, "the trap: it is the change that is found"
+    tampered(path, change)
+    # A doubled record is the right one where it stands first.
+    named = 100 + place + (kind == "doubled")
+    with pytest.raises(TraceFileError, match=rf"byte \d+: record {named} is not the one that was written"):
+        records_of(path)
+
+
+# -- files that are broken ------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """A small file, of two blocks."""
+    directory = tmp_path_factory.mktemp("whole")
+    small = header(charts={}, hashes={})
+    files = TraceFiles(directory, small, Limits(1 << 30), EMPTY, 7, 0.0)
+    stream = EventStream(lambda: 1.0)
+    for _ in range(7):
+        stream.observe(("request", "r0", "token", 0, FLOWING))
+    for start in (0, 3):
+        news = stream.take(start)
+        files.write(news._replace(first=7 + start, entries=news.entries[: 3 if start == 0 else 4]), None, 0.0)
+    files.close()
+    return (directory / f"run-000000{SUFFIX}").read_bytes()
+
+
+def test_a_file_cut_anywhere_is_read_up_to_the_cut(whole: bytes, tmp_path: Path) -> None:
+    path = tmp_path / f"cut{SUFFIX}"
+    found, ends = [], frame_ends(whole)[1:]  # a header alone is nothing yet
+    for length in range(len(whole) + 1):
+        path.write_bytes(whole[:length])
+        warnings: list[str] = []
+        items = list(read_trace([path], warnings))
+        found.append(sum(isinstance(item, EventRecord) for item in items))
+        assert bool(warnings) == (length not in ends), length
+        if warnings:
+            assert str(path) in warnings[0] and "breaks off at byte" in warnings[0]
+    assert found == sorted(found) and set(found) == {0, 3, 7}
+
+
+def frame_ends(data: bytes) -> list[int]:
+    at, ends = len(MAGIC), []
+    while at < len(data):
+        at += 16 + struct.unpack_from("<I", data, at)[0]
+        ends.append(at)
+    return ends
+
+
+def test_zeros_behind_the_last_frame_are_a_break(whole: bytes, tmp_path: Path) -> None:
+    """What a power cut leaves of a file whose length was written and whose bytes were not."""
+    path = tmp_path / f"zeros{SUFFIX}"
+    path.write_bytes(whole + bytes(5000))
+    warnings: list[str] = []
+    assert sum(isinstance(item, EventRecord) for item in read_trace([path], warnings)) == 7
+    assert f"byte {len(whole)}" in warnings[0]
+    path.write_bytes(whole + bytes(5000) + b"x")
+    with pytest.raises(TraceFileError, match="the head of a frame is damaged"):
+        items_of(path)
+
+
+def test_any_changed_byte_is_found_with_its_place(whole: bytes, tmp_path: Path) -> None:
+    path = tmp_path / f"changed{SUFFIX}"
+    for place in range(len(whole)):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 0x10]) + whole[place + 1 :])
+        with pytest.raises(TraceFileError, match=r"byte \d+: ") as caught:
+            items_of(path)
+        assert str(path) in str(caught.value)
+        named = int(str(caught.value).split("byte ")[1].split(":")[0])
+        assert named <= place < named + 4000
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"", None),
+        (b"PK\x03\x04 and more", "this is no trace of luce"),
+        (b'{"timestamp": 1}\n', "this is no trace of luce"),
+        (MAGIC.replace(b"\r\n", b"\n") + b"rest", "line ends were changed"),
+        (MAGIC + frame(FrameKind.BLOCK, b""), "the first frame is no header"),
+        (MAGIC + frame(FrameKind.HEADER, b"\xc1"), "byte 14: "),
+        (
+            MAGIC + frame(FrameKind.HEADER, msgspec.msgpack.encode({"version": 99})),
+            "version 99, and this luce reads 1",
+        ),
+        (MAGIC + frame(FrameKind.HEADER, msgspec.msgpack.encode({"version": 1})), "missing required field"),
+    ],
+)
+def test_foreign_files_are_refused(data: bytes, said: str | None, tmp_path: Path) -> None:
+    path = tmp_path / "some"
+    path.write_bytes(data)
+    if said is None:
+        with pytest.raises(TraceFileError, match="breaks off within its header"):
+            read_header(path)
+        return
+    with pytest.raises(TraceFileError, match=said) as caught:
+        items_of(path)
+    assert str(path) in str(caught.value)
+
+
+def test_a_frame_that_unpacks_to_more_than_it_says_takes_no_memory(tmp_path: Path) -> None:
+    packed = zlib.compress(bytes(1 << 26), 9)
+    head = struct.pack("<III", len(packed), FrameKind.HEADER << 29 | 10, zlib.crc32(packed))
+    path = tmp_path / "bomb"
+    path.write_bytes(MAGIC + head + struct.pack("<I", zlib.crc32(head)) + packed)
+    with pytest.raises(TraceFileError, match="does not unpack to the 10 bytes"):
+        items_of(path)
+
+
+def test_kinds_of_a_later_luce_are_passed_over(tmp_path: Path) -> None:
+    class Later(msgspec.Struct, tag="later"):
+        what: int
+
+    path = written(tmp_path, RECORDS, [(8, 1.0, Later(3))])
+    path.write_bytes(path.read_bytes() + frame(FrameKind.HEADER, b"")[:0])
+    assert [item for item in items_of(path)[1:] if not isinstance(item, EventRecord)] == [
+        (8, 1.0, Unknown("later"))
+    ]
+    assert records_of(path) == RECORDS
+
+
+def test_paths(tmp_path: Path) -> None:
+    with pytest.raises(TraceFileError, match="no such file"):
+        trace_paths([tmp_path / "nothing"])
+    with pytest.raises(TraceFileError, match="no trace is in this directory"):
+        trace_paths([tmp_path])
+    one = written(tmp_path, RECORDS)
+    assert trace_paths([tmp_path, one]) == [one, one]
+    with pytest.raises(TraceFileError, match="Is a directory"):
+        list(TraceFile(tmp_path))
+
+
+# -- the recorder ---------------------------------------------------------------------------------------
+
+
+def noisy(stream: EventStream, count: int) -> None:
+    for number in range(count):
+        stream.observe(("request", f"request-{number}-{stream.next_number}", "token", 0, FLOWING))
+
+
+def test_rotation_and_the_bound_on_all_files(tmp_path: Path) -> None:
+    limits = Limits(40_000, 8_000)
+    stream = EventStream(lambda: 1.0)
+    (tmp_path / "not-ours.txt").write_bytes(bytes(100_000))
+    recorder = Recorder(tmp_path, limits)
+    recorder.attach(stream, header(charts={}, hashes={}), lambda: EMPTY)
+    for _ in range(120):
+        noisy(stream, 100)
+        recorder.flush()
+        assert sum(path.stat().st_size for path in trace_files(tmp_path)) <= limits.total + 2_000
+    assert recorder.files is not None and recorder.files.total_bytes > 2 * limits.total
+    recorder.close()
+    paths = trace_paths([tmp_path])
+    assert 2 < len(paths) < 8
+    found = [item.seq for item in read_trace(paths) if isinstance(item, EventRecord)]
+    assert found == list(range(found[0], stream.next_number)), "the newest ones, without a gap"
+    assert (tmp_path / "not-ours.txt").exists()
+    # A later run makes room among the files of an earlier one.
+    again = Recorder(tmp_path, limits)
+    again.attach(stream, header(charts={}, hashes={}, run="run2"), lambda: EMPTY)
+    again.close()
+    assert sum(path.stat().st_size for path in trace_files(tmp_path)) <= limits.total
+
+
+def test_more_than_the_ring_holds_is_a_gap(tmp_path: Path) -> None:
+    stream = EventStream(lambda: 1.0, keep=50)
+    recorder = Recorder(tmp_path, Limits(1 << 20))
+    recorder.attach(stream, header(charts={}, hashes={}), lambda: EMPTY)
+    noisy(stream, 40)
+    recorder.flush()
+    noisy(stream, 70)
+    recorder.flush()
+    noisy(stream, 5)
+    recorder.close()
+    items = list(read_trace(trace_paths([tmp_path])))
+    assert [item.seq for item in items if isinstance(item, EventRecord)] == [*range(40), *range(60, 115)]
+    assert [item for item in items if isinstance(item, tuple) and len(item) == 3] == [(60, 1.0, Gap(20))]
+    assert [item.header.first for item in items if isinstance(item, FileStart)] == [0, 110]
+
+
+def test_a_full_disk_ends_the_trace_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    stream = EventStream(lambda: 1.0)
+    recorder = Recorder(tmp_path, Limits(1 << 20), interval=0.01)
+
+    async def main() -> None:
+        recorder.attach(stream, header(charts={}, hashes={}), lambda: EMPTY)
+        noisy(stream, 5)
+        write = TraceFiles._write
+        broken = OSError(errno.ENOSPC, "No space left on device")
+
+        def full(self: TraceFiles, data: bytes) -> None:
+            write(self, data[:7])
+            raise broken
+
+        monkeypatch.setattr(TraceFiles, "_write", full)
+        with caplog.at_level(logging.WARNING):
+            await recorder.run()  # ends by itself
+        noisy(stream, 5)
+        stream.detail(Gap, 3)
+        assert not stream.take(0).details, "nobody wants details any more"
+        recorder.close()
+
+    trio.run(main)
+    assert recorder.files is None
+    assert caplog.text.count("the trace ends here") == 1 and "No space left on device" in caplog.text
+    (path,) = trace_paths([tmp_path])
+    warnings: list[str] = []
+    list(read_trace([path], warnings))
+    assert "breaks off" in warnings[0]
+
+
+def test_what_came_is_on_disk_without_an_end(tmp_path: Path) -> None:
+    """As after a crash: nothing is closed, and a reader beside the writer sees the same."""
+    stream = EventStream(lambda: 1.0)
+    recorder = Recorder(tmp_path, Limits(1 << 20), interval=0.25)
+
+    async def main() -> None:
+        recorder.attach(stream, header(charts={}, hashes={}), lambda: EMPTY)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(recorder.run)
+            for _ in range(3):
+                noisy(stream, 10)
+                await trio.sleep(0.5)
+            nursery.cancel_scope.cancel()
+
+    trio.run(main, clock=trio.testing.MockClock(rate=50))
+    assert len([item for item in read_trace(trace_paths([tmp_path])) if isinstance(item, EventRecord)]) == 30
+
+
+def test_a_directory_that_cannot_be_written_is_told_at_the_start(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for path in (tmp_path / "file", tmp_path / "file" / "below", Path("nul\0")):
+        with pytest.raises(ConfigError, match="--trace: "):
+            Recorder(path, Limits(1))
+
+
+def test_limits() -> None:
+    assert attrs.evolve(Limits(100), total=40).file == 10
+    assert Limits(1 << 40).file == 64 << 20
+    assert VERSION == 1
