@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 from quart import Quart, Response, request
+from werkzeug.routing import PathConverter
 
 from luce.actors.service import Service
 from luce.actors.tallies import RequestTallies
@@ -36,6 +37,13 @@ from luce.http.slots import Slots
 __all__ = ["create_app"]
 
 
+class _GivenName(PathConverter):
+    """A name that callers chose: anything, slashes too."""
+
+    regex = ".+?"
+    part_isolating = False
+
+
 def create_app(service: Service, model: LoadedModel, options: HttpOptions) -> App:
     """The application in front of a service. It owns nothing: the service runs beside it."""
     app = App(BodyBudget(options.max_buffered_bytes))
@@ -43,6 +51,8 @@ def create_app(service: Service, model: LoadedModel, options: HttpOptions) -> Ap
         MAX_CONTENT_LENGTH=options.max_body_bytes,
         RESPONSE_TIMEOUT=None,  # a stream may take as long as it takes; deadlines are the service's
     )
+    app.url_map.merge_slashes = False  # a//b is another name than a/b, and answers are JSON, not redirects
+    app.url_map.converters["given"] = _GivenName
     install_error_handlers(app)
     install_address_errors(app)
     install_cors(app, options.cors_origins)  # a preflight comes without a key
@@ -145,11 +155,11 @@ def _install_operation(app: App, service: Service, model: LoadedModel, options: 
             raise RequestError(f"fail_on_no_slot must be 0 or 1, not {quoted(wish)}", field="fail_on_no_slot")
         return await slots(request_ids(app.records), fail_when_full=wish == "1")
 
-    @app.post("/v1/requests/<name>/cancel")
+    @app.post("/v1/requests/<given:name>/cancel")
     async def cancel_request(name: str) -> Response:
         return cancel(name, app.records)
 
-    @app.delete("/v1/requests/<name>")
+    @app.delete("/v1/requests/<given:name>")
     async def delete_request(name: str) -> Response:
         return cancel(name, app.records)
 

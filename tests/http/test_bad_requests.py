@@ -135,6 +135,7 @@ CASES: list[tuple[Any, str | None]] = [
     (asked(stop=["a", ""]), "stop"),
     (asked(stop=["x"] * 17), "stop"),
     (asked(stop="x" * 1025), "stop"),
+    (asked(stop=["x", "x" * 1025]), "stop[1]"),
     (asked(stop_token_ids=[-1]), "stop_token_ids"),
     (asked(stop_token_ids=[300]), "stop_token_ids"),
     # the vocabulary has 300 ids; the model's output is 20 wider

@@ -65,6 +65,8 @@ HAS = (
         ("POST", "/v1/messages/batches", f"/v1/messages/batches is not served yet; {HAS}"),
         ("GET", "/v1/responses/resp_1", f"/v1/responses/resp_1 is not served yet; {HAS}"),
         ("POST", "/chat/completions", f"there is nothing at '/chat/completions'; {HAS}"),
+        ("GET", "/v1//models", f"there is nothing at '/v1//models'; {HAS}"),
+        ("POST", "/v1/messages//count_tokens", f"there is nothing at '/v1/messages//count_tokens'; {HAS}"),
         ("GET", f"/{'x' * 500}", f"there is nothing at {quoted('/' + 'x' * 500)}; {HAS}"),
         ("GET", "/v1/chat/completions", "/v1/chat/completions takes POST, not GET"),
         ("DELETE", "/v1/models", "/v1/models takes GET, not DELETE"),

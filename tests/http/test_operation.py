@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import attrs
 import httpx
@@ -57,12 +58,12 @@ def value(series: Series, name: str, **labels: str) -> float:
     return series[name, frozenset(labels.items())]
 
 
-async def stream_of(server: Live, text: str, **headers: str) -> trio.SocketStream:
+async def stream_of(server: Live, text: str, n: int = 1, **headers: str) -> trio.SocketStream:
     """A stream whose request runs or waits, nothing of it read."""
     connection = await server.server.connect()
     extra = "".join(f"{name}: {it}\r\n" for name, it in headers.items())
     before = len(server.service.requests)
-    await connection.send_all(request(body(text, max_tokens=3000, stream=True), headers=extra))
+    await connection.send_all(request(body(text, max_tokens=3000, stream=True, n=n), headers=extra))
     await until(lambda: len(server.service.requests) > before)  # so that they come in this order
     return connection
 
@@ -268,6 +269,33 @@ async def test_a_stream_is_cancelled_by_id(by: str, how: str) -> None:
     assert b"[DONE]" not in data
     assert again.status_code == 404
     assert again.json()["error"]["code"] == "request_not_found"
+
+
+@pytest.mark.parametrize("name", ["job/7", "a//b", "/", "100%", "x/cancel", "?a=b#c"])
+async def test_whatever_name_a_caller_gave_is_taken(name: str) -> None:
+    """Any visible ASCII may stand in an x-request-id."""
+    async with live(slow()) as server, server.server.http() as client:
+        other = await stream_of(server, "another one", **{"x-request-id": "a/b"})
+        for path, send in (("/cancel", client.post), ("", client.delete)):
+            connection = await stream_of(server, "one", **{"x-request-id": name, "connection": "close"})
+            await until(lambda: len(server.engine.open_slots) == 2)
+            response = await send(f"/v1/requests/{quote(name, safe='')}{path}")
+            assert response.status_code == 200 and response.json()["id"] == name, response.text
+            await until(lambda: len(server.service.requests) == 1)
+            await connection.aclose()
+        await other.aclose()
+
+
+async def test_one_of_several_choices_is_named_as_slots_do() -> None:
+    """All that runs for a request goes with it."""
+    async with live(slow()) as server, server.server.http() as client:
+        connection = await stream_of(server, "one", n=2)
+        await until(lambda: len(server.engine.open_slots) == 2)
+        ids = [one["id"] for one in (await client.get("/slots")).json()["requests"]]
+        response = await client.post(f"/v1/requests/{ids[1]}/cancel")
+        assert ids[1].endswith("/1") and response.json()["cancelled"] == ids
+        await until(lambda: not server.service.requests)
+        await connection.aclose()
 
 
 async def test_whole_answers_are_cancelled_without_being_asked_again() -> None:

@@ -97,11 +97,14 @@ def checked_stops(stop: str | list[str] | None, field: str = "stop") -> tuple[st
     stops = (stop,) if isinstance(stop, str) else tuple(stop or ())
     if len(stops) > MAX_STOPS:
         raise RequestError(f"{field} holds {len(stops)} strings; at most {MAX_STOPS} are taken", field=field)
-    for text in stops:
+    for index, text in enumerate(stops):
         if not text:
             raise RequestError(f"{field} must not hold an empty string", field=field)
         if len(text) > MAX_STOP_LENGTH:
-            raise RequestError(f"a stop string has at most {MAX_STOP_LENGTH} characters", field=field)
+            place = field if isinstance(stop, str) else f"{field}[{index}]"
+            raise RequestError(
+                f"{place} has {len(text)} characters; at most {MAX_STOP_LENGTH} are taken", field=place
+            )
     return stops
 
 
