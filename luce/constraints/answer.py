@@ -9,6 +9,7 @@ import attrs
 
 from luce.constraints.grammar import Grammar, GrammarState
 from luce.engines.seam import Mask
+from luce.errors import RequestError
 from luce.sampling.masks import mask_of
 from luce.text.tokenizer import Tokenizer
 
@@ -47,6 +48,8 @@ class AnswerRules:
     """Of what follows ``trigger``, which may come any number of times in text that is free otherwise."""
     trigger: int | None = None
     """The token that begins a call. Where calls are part of ``whole`` it ends thinking, too."""
+    field: str = ""
+    """Of the request, that asks for the grammar, for errors."""
 
 
 class AnswerConstraint:
@@ -89,7 +92,11 @@ class AnswerConstraint:
     def compute(self) -> None:
         assert self._grammar is not None and self._token is not None, "no token was taken"
         token, self._token = self._token, None
-        stopped = self._grammar.advance(token)
+        try:
+            stopped = self._grammar.advance(token)
+        except RequestError as error:
+            field = self._rules.field
+            raise RequestError(f"{field}: {error}", field=field) from None
         self.mask = self._grammar.mask
         if stopped and self._rules.call is not None:  # a call is over, and text is free again
             self._grammar = self.mask = None

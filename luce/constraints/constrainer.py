@@ -58,6 +58,7 @@ class Constrainer:
         return AnswerConstraint(
             AnswerRules(
                 num_ids=self.compiler.num_ids,
+                field=wish.field if wish.text is not None else "tools",
                 eos=self._eos,
                 thinking=self._thinking(budget, wish) if thinking else None,
                 whole=None if free else self._whole(wish, calls, thinking=thinking),

@@ -168,6 +168,8 @@ def _mask(matcher: LLMatcher, num_ids: int) -> Mask:
 def _failed(matcher: LLMatcher, otherwise: str) -> RequestError:
     """In one line: the library quotes the grammar, with what its writer put into it and with arrows below."""
     said = printable(" ".join(matcher.get_error().replace("<non-verbose/>", "").split())) or otherwise
+    if said == "NoExtensionBias":
+        said = "no text fits it: a rule that needs itself never ends"
     if len(said) > _REASON:
         said = said[:_REASON] + "…"
     return RequestError(said)

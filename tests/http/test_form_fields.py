@@ -103,6 +103,31 @@ async def test_a_tool_that_calls_cannot_be_held_to_is_named_by_its_place(choice:
 
 
 @pytest.mark.trio
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_form_that_costs_too_much_on_the_way_is_named(stream: bool) -> None:
+    """It compiles, and is given up behind the first token."""
+    asked = ask("Letters.", reasoning_effort="none", regex="a{1000000}", max_tokens=9, stream=stream)
+    async with live(context=1024) as server:
+        response = await server.post(asked)
+    said = response.text.split("data: ")[-1] if stream else response.text
+    error = json.loads(said)["error"]
+    assert (error["param"], error["type"]) == ("regex", "invalid_request_error")
+    assert error["message"].startswith("regex: ") and response.status_code == (200 if stream else 400)
+
+
+@pytest.mark.trio
+async def test_a_grammar_that_nothing_fits_is_told_so() -> None:
+    async with live(context=1024) as server:
+        for form in ({"grammar": "root ::= root"}, {"guided_json": {"$ref": "#"}}):
+            response = await server.post(ask("Letters.", reasoning_effort="none", **form))
+            message = response.json()["error"]["message"]
+            assert (response.status_code, message.split(": ", 1)) == (
+                400,
+                [next(iter(form)), "no text fits it: a rule that needs itself never ends"],
+            )
+
+
+@pytest.mark.trio
 async def test_choices_are_each_held_to_the_form() -> None:
     fields = {
         "n": 3,
