@@ -44,12 +44,12 @@ def describe_budgets(options: ServiceOptions, capabilities: Capabilities) -> lis
 def greeting(
     model: OpenedModel, address: tuple[str, int], keys: int = 0, *, secure: bool = False
 ) -> list[str]:
-    """The URL, and a request that can be pasted, once a variable holds one of the ``keys`` that are taken."""
+    """The URL, and a request that can be pasted, once a variable holds one of the ``keys`` that are set."""
     host, port = address
     shown = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
     url = f"http{'s' if secure else ''}://{shown}:{port}"
     body = f'{{"model": "{model.name}", "messages": [{{"role": "user", "content": "Hello!"}}]}}'
-    wanted = "" if not keys else f"; {keys} API key{'s are' if keys > 1 else ' is'} taken"
+    wanted = "" if not keys else f"; {keys} API key{'s are' if keys > 1 else ' is'} set"
     shown_key = '-H "authorization: Bearer $API_KEY" ' if keys else ""
     return [
         f"serving {model.name} at {url}/v1{wanted}",

@@ -155,13 +155,13 @@ def _install_operation(app: App, service: Service, model: LoadedModel, options: 
             raise RequestError(f"fail_on_no_slot must be 0 or 1, not {quoted(wish)}", field="fail_on_no_slot")
         return await slots(request_ids(app.records), fail_when_full=wish == "1")
 
-    @app.post("/v1/requests/<given:name>/cancel")
-    async def cancel_request(name: str) -> Response:
-        return cancel(name, app.records)
+    @app.post("/v1/requests/<given:id>/cancel")
+    async def cancel_request(id: str) -> Response:  # noqa: A002 - as the address is documented
+        return cancel(id, app.records)
 
-    @app.delete("/v1/requests/<given:name>")
-    async def delete_request(name: str) -> Response:
-        return cancel(name, app.records)
+    @app.delete("/v1/requests/<given:id>")
+    async def delete_request(id: str) -> Response:  # noqa: A002 - as the address is documented
+        return cancel(id, app.records)
 
 
 def _install_health(app: Quart, service: Service) -> None:

@@ -123,7 +123,10 @@ def error_response(error: BaseException) -> Response:
     """The answer to the current request that says ``error``, in the shape of the API that it asked."""
     path, name = "", None
     if has_request_context():
-        path, name = request.path, record_of(request._get_current_object()).id  # type: ignore[attr-defined]
+        record = record_of(request._get_current_object())  # type: ignore[attr-defined]
+        path, name = request.path, record.id
+        said = error_body(error)["error"]
+        record.code, record.param = said["code"], said["param"]
     response = Response(
         error_content(error, path, name), error_status(error), content_type="application/json"
     )

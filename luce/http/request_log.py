@@ -1,8 +1,9 @@
 """One line in the log for every request, when it is over.
 
-It says who, where, how it ended and how long it took; nothing of what was asked or answered. Fields that have no value
-are left out. Health probes are logged at debug level, all else at info. Fields are the record's ``extra``: whoever set
-the log up decides how they are written.
+It says who, where, how it ended and how long it took, and why it was refused: the error's code and the field at fault,
+its name alone. Nothing else of what was asked or answered is in it. Fields that have no value are left out.
+Health probes are logged at debug level, all else at info. Fields are the record's ``extra``: whoever set the log up
+decides how they are written.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import trio
 from quart import Request
 
 from luce.actors.submission import Handle
-from luce.errors import shown_name
+from luce.errors import quoted, shown_name
 from luce.http.route_names import address
 
 __all__ = ["GIVEN_ID", "PROBES", "RequestRecord", "record_of"]
@@ -29,6 +30,8 @@ GIVEN_ID = re.compile(r"[\x21-\x7e]{1,128}")
 """Of a caller's name for a request, the whole of it."""
 PROBES = ("/health", "/ready")
 """What load balancers and supervisors ask all the time."""
+_PLAIN_PLACE = re.compile(r"[\w.\[\]-]{1,100}", re.ASCII)
+"""A field that looks like no other part of a line; others are quoted."""
 _RECORD = "luce.record"
 
 
@@ -45,6 +48,10 @@ class RequestRecord:
     """The answer's last byte was sent."""
     handles: list[Handle] = attrs.field(factory=list)
     """What runs for it."""
+    code: str | None = None
+    """Of the error that it was answered with."""
+    param: str | None = None
+    """The field at fault. May hold names that the client chose."""
 
     @classmethod
     def begin(cls, request: Request) -> RequestRecord:
@@ -67,6 +74,10 @@ class RequestRecord:
         if self.status is not None:
             yield "status", self.status
         yield "outcome", self._outcome()
+        if self.code is not None:
+            yield "code", self.code
+        if self.param is not None:
+            yield "param", self.param if _PLAIN_PLACE.fullmatch(self.param) else quoted(self.param)
         if not self.complete:
             yield "complete", False
         if self.handles:

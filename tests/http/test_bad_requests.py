@@ -349,7 +349,7 @@ async def test_messages_say_what_to_do() -> None:
         error = await check(server, json.dumps(asked(n=9)).encode(), "n")
         assert "n must be from 1 to 8 (--max-choices), not 9" in error["message"]
         error = await check(server, json.dumps(asked(prediction={})).encode(), "prediction")
-        assert "not supported yet" in error["message"]
+        assert error["message"] == "prediction is not supported"
         error = await check(server, json.dumps(pictured(*[PICTURE] * 17)).encode(), "messages")
         assert "17" in error["message"]
         assert "16" in error["message"]
@@ -400,13 +400,13 @@ async def test_messages_say_what_to_do() -> None:
         (
             asked(typical_p=0.5),
             "typical_p",
-            "this value of typical_p is not supported yet: "
+            "this value of typical_p is not supported: "
             "the samplers are temperature, top_k, top_p, min_p and the penalties",
         ),
         (
             asked(max_new_tokens=5),
             "max_new_tokens",
-            "max_new_tokens is not supported yet: the field is max_tokens",
+            "max_new_tokens is not supported: it is called max_tokens here",
         ),
         (asked(temprature=1), "temprature", "temprature is not a known field; did you mean 'temperature'?"),
         (asked(maxTokens=1), "maxTokens", "maxTokens is not a known field; did you mean 'max_tokens'?"),

@@ -53,7 +53,7 @@ HAS = (
     "POST /v1/tokenize, POST /v1/detokenize, POST /v1/apply-template, "
     "GET /v1/models, GET /v1/models/{name}, POST /v1/messages, POST /v1/messages/count_tokens, "
     "GET /metrics, GET /openapi.json, GET /props, GET /slots, "
-    "POST /v1/requests/{name}/cancel, DELETE /v1/requests/{name}"
+    "POST /v1/requests/{id}/cancel, DELETE /v1/requests/{id}"
 )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from luce.constraints.wish import TextForm, TextKind
+from luce.errors import RequestError
 from luce.http.json_body import typed
 from luce.http.openai.chat_request import ChatRequest
 from luce.http.openai.form_fields import text_form
@@ -44,6 +45,12 @@ SCHEMA = {"type": "integer"}
         ({"guided_grammar": 'start: "a"'}, TextForm(TextKind.LARK, 'start: "a"', "guided_grammar")),
         ({"grammar": 'root ::= "a"'}, TextForm(TextKind.GBNF, 'root ::= "a"', "grammar")),
         ({"json_schema": SCHEMA}, TextForm(TextKind.JSON_SCHEMA, SCHEMA, "json_schema")),
+        ({"json_schema": json.dumps(SCHEMA)}, TextForm(TextKind.JSON_SCHEMA, SCHEMA, "json_schema")),
+        ({"guided_json": json.dumps(SCHEMA)}, TextForm(TextKind.JSON_SCHEMA, SCHEMA, "guided_json")),
+        (
+            {"structured_outputs": {"json": json.dumps(SCHEMA)}},
+            TextForm(TextKind.JSON_SCHEMA, SCHEMA, "structured_outputs.json"),
+        ),
         ({"regex": "a"}, TextForm(TextKind.REGEX, "a", "regex")),
         ({"ebnf": 'root ::= "a"'}, TextForm(TextKind.GBNF, 'root ::= "a"', "ebnf")),
     ],
@@ -52,6 +59,34 @@ def test_spellings(fields: dict[str, Any], form: TextForm | None) -> None:
     body = {"messages": [{"role": "user", "content": "Hi"}], **fields}
     given = {key: value for key, value in body.items() if value is not None}
     assert text_form(typed(given, ChatRequest)) == form
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "FIELD is not valid JSON"),
+        ('{"type":', "FIELD is not valid JSON"),
+        ('{"type": "integer"} x', "FIELD is not valid JSON"),
+        ("[1]", "FIELD must be a JSON object"),
+        ('"{}"', "FIELD must be a JSON object"),
+        ('{"enum": [1], "enum": [2]}', "FIELD: enum is given twice"),
+        ('{"minimum": NaN}', "FIELD: minimum: the number is not finite, or too large"),
+        ('{"a":' * 200 + "1" + "}" * 200, "FIELD nests deeper than"),
+        (
+            json.dumps({"title": "x" * 131_072}),
+            "FIELD has 131085 bytes; at most 131072 are taken in a string",
+        ),
+    ],
+    ids=range(9),
+)
+@pytest.mark.parametrize("field", ["json_schema", "guided_json", "structured_outputs.json"])
+def test_a_schema_in_a_string_that_is_no_schema_names_its_field(field: str, text: str, says: str) -> None:
+    outer, _, inner = field.partition(".")
+    given = {"messages": [{"role": "user", "content": "Hi"}], outer: {inner: text} if inner else text}
+    with pytest.raises(RequestError) as caught:
+        text_form(typed(given, ChatRequest))
+    assert caught.value.field == field
+    assert caught.value.message.startswith(says.replace("FIELD", field))
 
 
 TOOL = {

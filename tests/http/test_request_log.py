@@ -126,6 +126,41 @@ async def test_requests_that_nothing_ran_for(
     assert not {"answer", "prompt_tokens", "queue_s", "complete"} & set(line)
 
 
+@pytest.mark.parametrize(
+    ("path", "asked", "code", "param"),
+    [
+        (CHAT, {"messages": HI, "temprature": 1}, "unknown_field", "temprature"),
+        (CHAT, {"messages": HI, "n_predict": 1}, "unsupported_value", "n_predict"),
+        (CHAT, {"messages": [{"role": "wizard"}]}, None, "messages[0].role"),
+        ("/v1/messages", {"max_tokens": 1, "messages": HI, "speed": "fast"}, "unsupported_value", "speed"),
+        ("/v1/responses", {"input": "Hi", "background": True}, "unsupported_value", "background"),
+        (f"{CHAT}?key=1", {"messages": HI}, "unknown_parameter", "key"),
+        (CHAT, {"messages": HI, "a status=200": 1}, "unknown_field", "'a status=200'"),
+        (CHAT, {"messages": HI, "a\n\x1b[31m\u202e": 1}, "unknown_field", r"'a\\n\\x1b[31m\\u202e'"),
+        (CHAT, {"messages": HI, '"}': 1}, "unknown_field", "'\"}'"),
+    ],
+)
+async def test_a_refusal_says_why(
+    lines: Any, path: str, asked: dict[str, Any], code: str | None, param: str
+) -> None:
+    async with serving() as server, server.http() as client:
+        status = (await client.post(path, json=asked)).status_code
+        await until(lines)
+    (line,) = lines()
+    assert (status, line["status"], line["outcome"]) == (400, "400", "refused")
+    assert (line.get("code"), line.get("param")) == (code, param)
+
+
+async def test_what_a_refusal_names_is_short(lines: Any) -> None:
+    async with serving() as server, server.http() as client:
+        await client.post(CHAT, json={"messages": HI, "x" * 5000: 1})
+        await client.post(CHAT, json={"messages": HI, "metadata": {}})
+        await until(lambda: len(lines()) == 2)
+    refused, answered = lines()
+    assert len(refused["param"]) <= 100
+    assert not {"code", "param"} & set(answered)
+
+
 async def test_answers_that_fail(lines: Any) -> None:
     async with (
         serving(StubService(failing(DeviceError("broken"), after="ab"))) as server,
@@ -139,7 +174,7 @@ async def test_answers_that_fail(lines: Any) -> None:
     whole, streamed, full = lines()
     assert (whole["status"], whole["outcome"], whole["completion_tokens"]) == ("500", "failed", "2")
     assert (streamed["status"], streamed["outcome"], "finish" in streamed) == ("200", "failed", False)
-    assert (full["status"], full["outcome"]) == ("503", "refused")
+    assert (full["status"], full["outcome"], full["code"]) == ("503", "refused", "overloaded")
 
 
 async def test_bug_is_a_failure(lines: Any) -> None:
@@ -200,13 +235,14 @@ SAYINGS: list[tuple[str, dict[str, Any] | None]] = [
     (CHAT, {"messages": [{"role": "user", "content": SECRET}]}),
     (CHAT, {"messages": [{"role": "user", "content": SECRET}], "stream": True}),
     (CHAT, {"messages": [{"role": SECRET, "content": SECRET}]}),
-    (CHAT, {"messages": HI, SECRET: SECRET}),
+    (CHAT, {"messages": HI, "temprature": SECRET}),
+    (CHAT, {"messages": HI, "temperature": SECRET}),
     (CHAT, {"messages": HI, "model": SECRET}),
     (CHAT, {"messages": HI, "user": SECRET, "metadata": {SECRET: SECRET}}),
     (CHAT, {"messages": [{"role": "user", "content": SECRET * 100}]}),
     (CHAT, body("x", f"data:image/png;base64,{SECRET}")),
     (CHAT, body("x", f"http://{SECRET}/")),
-    (f"{CHAT}?{SECRET}={SECRET}", {"messages": HI}),
+    (f"{CHAT}?key={SECRET}", {"messages": HI}),
     (f"/v1/models/{SECRET}", None),
     (f"/nope?key={SECRET}", {}),
 ]

@@ -37,7 +37,7 @@ def without_unserved(
 
 def not_supported(field: str, hint: str = "", *, only_this_value: bool = False) -> RequestError:
     """The refusal of a field that is known."""
-    message = f"{f'this value of {field}' if only_this_value else field} is not supported yet"
+    message = f"{f'this value of {field}' if only_this_value else field} is not supported"
     return RequestError(f"{message}: {hint}" if hint else message, field=field, code="unsupported_value")
 
 

@@ -7,8 +7,10 @@ from typing import Any
 
 from msgspec import Struct
 
+from luce.constraints.grammar import MAX_GRAMMAR_BYTES
 from luce.constraints.wish import TextForm, TextKind
 from luce.errors import RequestError
+from luce.http.json_body import decode_object
 
 __all__ = ["FormFields", "ResponseFormat", "StructuredOutputs", "text_form"]
 
@@ -47,7 +49,7 @@ ResponseFormat = FormatText | FormatJsonObject | FormatJsonSchema
 class StructuredOutputs(_Strict, frozen=True):
     """vLLM's; one of its fields."""
 
-    json: dict[str, Any] | bool | None = None
+    json: dict[str, Any] | bool | str | None = None
     regex: str | None = None
     choice: list[str] | None = None
     grammar: str | None = None
@@ -59,12 +61,13 @@ class FormFields(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
 
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
-    guided_json: dict[str, Any] | bool | None = None
+    guided_json: dict[str, Any] | bool | str | None = None
+    """An object, or its JSON as a string."""
     guided_regex: str | None = None
     guided_choice: list[str] | None = None
     guided_grammar: str | None = None
-    json_schema: dict[str, Any] | bool | None = None
-    """llama.cpp's."""
+    json_schema: dict[str, Any] | bool | str | None = None
+    """llama.cpp's, an object; SGLang's, its JSON as a string."""
     grammar: str | None = None
     """llama.cpp's: GBNF, or Lark."""
     regex: str | None = None
@@ -112,7 +115,7 @@ def _asked(request: FormFields) -> Iterator[TextForm]:
 
 def _spelled(
     prefix: str,
-    schema: Mapping[str, Any] | bool | None,
+    schema: Mapping[str, Any] | bool | str | None,
     regex: str | None,
     choice: Sequence[str] | None,
     grammar: str | None,
@@ -127,8 +130,24 @@ def _spelled(
         yield _grammar(grammar, f"{prefix}grammar")
 
 
-def _json(schema: Mapping[str, Any] | bool | None, field: str) -> TextForm:
+def _json(schema: Mapping[str, Any] | bool | str | None, field: str) -> TextForm:
+    if isinstance(schema, str):
+        schema = _parsed(schema, field)
     return TextForm(TextKind.JSON_OBJECT if schema is None else TextKind.JSON_SCHEMA, schema, field)
+
+
+def _parsed(text: str, field: str) -> dict[str, Any]:
+    """A schema that came as JSON in a string, read as strictly as the body is."""
+    data = text.encode()
+    if len(data) > MAX_GRAMMAR_BYTES:  # before any of it is built
+        raise RequestError(
+            f"{field} has {len(data)} bytes; at most {MAX_GRAMMAR_BYTES} are taken in a string", field=field
+        )
+    try:
+        return decode_object(data, what=field)
+    except RequestError as error:
+        said = error.message if error.field is None else f"{field}: {error.message}"
+        raise RequestError(said, field=field, code=error.code) from None
 
 
 def _grammar(text: str, field: str) -> TextForm:

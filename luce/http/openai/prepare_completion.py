@@ -117,7 +117,7 @@ def _check_logprobs(request: CompletionRequest) -> None:
         )
     if count is not None and request.echo:
         raise RequestError(
-            "logprobs with echo is not supported yet: log-probabilities are those of the answer, not of the prompt",
+            "logprobs with echo is not supported: log-probabilities are those of the answer, not of the prompt",
             field="echo",
             code="unsupported_value",
         )

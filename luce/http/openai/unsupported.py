@@ -13,7 +13,7 @@ _ONE = (1, 1.0)
 _BACKEND = "there is one way of holding answers to forms"
 _CACHE = "the prefix cache finds what it can use by itself; cache_salt keeps callers apart"
 _SAMPLER = "the samplers are temperature, top_k, top_p, min_p and the penalties"
-_MAX_TOKENS = "the field is max_tokens"
+_MAX_TOKENS = "it is called max_tokens here"
 
 COMMON: Unserved = {
     # vLLM
@@ -37,12 +37,12 @@ COMMON: Unserved = {
     # SGLang, LMDeploy, TGI
     "stop_regex": ((), "stop takes strings"),
     "no_stop_trim": ((False,), "include_stop_str_in_output keeps a stop string"),
-    "min_new_tokens": ((), "the field is min_tokens"),
+    "min_new_tokens": ((), "it is called min_tokens here"),
     "max_new_tokens": ((), _MAX_TOKENS),
-    "rid": ((), "the field is request_id"),
+    "rid": ((), "it is called request_id here"),
     "session_id": ((), _CACHE),
     "session_params": ((), _CACHE),
-    "extra_key": ((), "the field is cache_salt"),
+    "extra_key": ((), "it is called cache_salt here"),
     "lora_path": ((), "this server has one model"),
     "custom_logit_processor": ((), ""),
     "return_hidden_states": ((False,), ""),
@@ -51,8 +51,8 @@ COMMON: Unserved = {
     "n_predict": ((), _MAX_TOKENS),
     "n_probs": (_OFF, "the fields are logprobs and top_logprobs"),
     "n_keep": (_OFF, "nothing is cut from a prompt"),
-    "t_max_predict_ms": (_OFF, "the field is timeout, in seconds"),
-    "repeat_penalty": (_ONE, "the field is repetition_penalty"),
+    "t_max_predict_ms": (_OFF, "it is called timeout here, in seconds"),
+    "repeat_penalty": (_ONE, "it is called repetition_penalty here"),
     "repeat_last_n": ((), "repetition_penalty counts the whole prompt and answer"),
     "typical_p": (_ONE, _SAMPLER),
     "tfs_z": (_ONE, _SAMPLER),
@@ -77,7 +77,7 @@ COMMON: Unserved = {
     # Ollama
     "options": ((), "its fields stand beside messages or prompt"),
     "keep_alive": ((), "the model stays loaded"),
-    "format": ((), "the field is response_format"),
+    "format": ((), "it is called response_format here"),
 }
 
 CHAT: Unserved = {
@@ -91,6 +91,11 @@ CHAT: Unserved = {
     "function_call": ((), "use tools"),
     "web_search_options": ((), "this server does not search"),
     "enable_thinking": ((), "it is the template's: put it into chat_template_kwargs"),
+    "reasoning": ((), "reasoning_effort says how much the model thinks"),
+    "thinking": (
+        (),
+        "chat_template_kwargs.enable_thinking turns it on and off, thinking_token_budget bounds it",
+    ),
     "think": ((), "it is the template's: put enable_thinking into chat_template_kwargs"),
     "chat_template": ((), "the model's own template is used"),
     "documents": ((), "put them into the messages"),

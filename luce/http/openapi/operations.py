@@ -28,7 +28,7 @@ __all__ = ["OPERATIONS"]
 
 _HI = [{"role": "user", "content": "Hi"}]
 _ANSWER = Parameter(
-    "name", "path", {"type": "string", "minLength": 1}, "Of an answer, or the `x-request-id` of who asked"
+    "id", "path", {"type": "string", "minLength": 1}, "Of an answer, or the `x-request-id` of who asked"
 )
 _MODEL = Parameter("name", "path", {"type": "string", "minLength": 1}, "The model's name or an alias")
 _FULL = Parameter(
@@ -210,7 +210,7 @@ OPERATIONS: tuple[Operation, ...] = (
     ),
     Operation(
         method="POST",
-        path="/v1/requests/{name}/cancel",
+        path="/v1/requests/{id}/cancel",
         summary="Cancel what runs under an id",
         tag="operation",
         answer=Cancelled,
@@ -219,7 +219,7 @@ OPERATIONS: tuple[Operation, ...] = (
     ),
     Operation(
         method="DELETE",
-        path="/v1/requests/{name}",
+        path="/v1/requests/{id}",
         summary="Cancel what runs under an id",
         tag="operation",
         answer=Cancelled,

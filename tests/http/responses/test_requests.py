@@ -258,7 +258,7 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
     (
         {"previous_response_id": "resp_1"},
         "previous_response_id",
-        "previous_response_id is not supported yet: this",
+        "previous_response_id is not supported: this",
     ),
     ({"conversation": "c"}, "conversation", "conversation is not supported"),
     ({"prompt": {"id": "p"}}, "prompt", "prompt is not supported"),
