@@ -124,7 +124,7 @@ def test_serve_takes_keys_from_everywhere_and_prints_none(
     assert ended.value.code == 0, said.err
     assert given[0].api_keys == ("key-1", "key-2")
     assert given[0].cors_origins == ("http://localhost:3000",)
-    assert "2 API keys are taken" in said.out
+    assert "2 API keys are set" in said.out
     assert "$API_KEY" in said.out
     assert "key-1" not in said.out + said.err
 
