@@ -34,6 +34,9 @@ def install_checks(app: Quart) -> None:
                 )
         if request.url_rule is not None:
             _check_query(request.method, request.url_rule.rule, list(request.args))
+            for name in request.args:
+                if len(request.args.getlist(name)) > 1:
+                    raise RequestError(f"{name} is given twice", field=name, code="duplicate_field")
 
 
 def _check_query(method: str, rule: str, given: list[str]) -> None:

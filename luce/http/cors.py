@@ -59,6 +59,8 @@ def install_cors(app: Quart, origins: Collection[str]) -> None:
                 )
             )
         response = Response(b"", 204)
+        for name in ("Content-Length", "Content-Type"):  # an answer of 204 has no body to speak of
+            response.headers.pop(name, None)
         response.headers["Access-Control-Allow-Methods"] = METHODS
         names = request.headers.get("Access-Control-Request-Headers", "")
         if len(names) <= MAX_NAMES and _HEADER_NAMES.fullmatch(names):

@@ -170,3 +170,10 @@ async def test_an_address_that_is_not_there_stays_404_with_a_query() -> None:
 async def test_an_empty_query_is_none() -> None:
     async with serving() as server, server.http() as client:
         assert (await client.post(f"{CHAT}?", json={"messages": HI})).status_code == 200
+
+
+async def test_a_query_parameter_that_is_given_twice_is_refused() -> None:
+    """As names within a body are: one of them would be ignored."""
+    async with serving() as server:
+        status, error = await refusal(server, "/v1/messages?beta=true&beta=false")
+    assert (status, error["message"]) == (400, "beta is given twice")

@@ -44,6 +44,7 @@ async def test_a_named_page_may_ask_and_read(origins: tuple[str, ...]) -> None:
     async with serving(cors_origins=origins, api_keys=("k" * 8,)) as server, server.http() as client:
         asked = await client.options(CHAT, headers=preflight())  # without a key, as browsers do
         assert asked.status_code == 204
+        assert not {"content-length", "content-type", "transfer-encoding"} & {*asked.headers}
         assert asked.headers[ALLOW] == said
         assert "POST" in asked.headers["access-control-allow-methods"]
         assert asked.headers["access-control-allow-headers"] == "authorization, content-type, x-stainless-os"
