@@ -248,7 +248,7 @@ async def test_a_head_that_does_not_end_is_cut_off(protocol: str) -> None:
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(drip)
-            # The drip may have met the closed socket. Not around the nursery: Python 3.11 would not look into its group.
+            # The drip may have met the closed socket. Not around the nursery: Python 3.11 looks into no group.
             with trio.fail_after(5), suppress(trio.BrokenResourceError):
                 if first:
                     await peer.read_to_end()
