@@ -173,7 +173,7 @@ def _install_health(app: Quart, service: Service) -> None:
 
     @app.get("/ready")
     async def ready() -> Response:
-        """Ready: a request sent now would be taken."""
+        """Ready: requests are taken, up to the queue's limits."""
         return _state(service.state, 200 if service.ready else 503)
 
     def _state(state: str, status: int) -> Response:

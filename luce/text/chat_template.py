@@ -164,9 +164,9 @@ class ChatTemplate:
                     field=field,
                     code="unknown_field",
                 )
-            if name == "enable_thinking" and not isinstance(
-                value, bool
-            ):  # templates ask whether it `is true`
+            if value is None:
+                continue  # as good as absent, like every other null in a body
+            if name == "enable_thinking" and not isinstance(value, bool):  # templates ask whether it `is true`
                 raise RequestError(f"{field} must be true or false, not {quoted(value)}", field=field)
             variables[name] = plain_json(value, field)
         return variables

@@ -156,7 +156,17 @@ def test_kwargs_that_the_template_does_not_read_are_refused_by_name(style: ChatT
             assert text.isprintable() and len(text) < 500
 
 
-@pytest.mark.parametrize("value", ["true", "off", 1, {}, None])
+def test_null_is_as_good_as_absent(style: ChatTemplate) -> None:
+    """The family thinks where nothing is said, so a null that counted as "not true" would show."""
+    chat = [{"role": "user", "content": "Hi"}]
+    without = style.render(chat).text
+    assert without != style.render(chat, template_kwargs={"enable_thinking": False}).text
+    assert style.render(chat, template_kwargs={"enable_thinking": None}).text == without
+    with pytest.raises(RequestError, match="reads no such option"):
+        style.render(chat, template_kwargs={"enable_thinkin": None})
+
+
+@pytest.mark.parametrize("value", ["true", "off", 1, {}])
 def test_thinking_is_on_or_off(style: ChatTemplate, value: Any) -> None:
     """Templates ask whether it `is true`: anything else would silently be off."""
     with pytest.raises(RequestError, match=r"chat_template_kwargs.enable_thinking must be true or false"):

@@ -185,7 +185,7 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation(
         method="GET",
         path="/ready",
-        summary="A request sent now would be taken",
+        summary="Requests are taken",
         tag="operation",
         answer=ServerState,
         statuses=(503,),
