@@ -166,7 +166,8 @@ class ChatTemplate:
                 )
             if value is None:
                 continue  # as good as absent, like every other null in a body
-            if name == "enable_thinking" and not isinstance(value, bool):  # templates ask whether it `is true`
+            # Templates ask whether it `is true`: anything else would silently be off.
+            if name == "enable_thinking" and not isinstance(value, bool):
                 raise RequestError(f"{field} must be true or false, not {quoted(value)}", field=field)
             variables[name] = plain_json(value, field)
         return variables
