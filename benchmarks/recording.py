@@ -8,6 +8,7 @@ during which it has a core of its own or waits for the GIL. Runs with and withou
 
 from __future__ import annotations
 
+import gc
 import statistics
 import tempfile
 import time
@@ -17,8 +18,7 @@ import trio
 
 from benchmarks.measure import Result, python_loop
 from benchmarks.scheduler import house
-from luce.actors.step_loop import StepLoop
-from luce.trace.events import EventStream
+from luce.compute.host_memory import spare_what_stays
 from luce.trace.files import Limits
 from luce.trace.recorder import Recorder
 from luce.trace.schema import VERSION, Header, Snapshot
@@ -26,50 +26,51 @@ from luce.trace.schema import VERSION, Header, Snapshot
 __all__ = ["main"]
 
 SLOTS = 64
-STEPS = 100
-PAIRS = 15
+STEPS = 20
+PAIRS = 100
 REAL_STEP_MS = 10.0
 """A hundred steps a second."""
 
 
 def main() -> list[Result]:
     """Shares in percent, and what a record takes."""
+    thresholds = gc.get_threshold()
+    spare_what_stays()
     with tempfile.TemporaryDirectory() as directory:
-        return trio.run(_measured, Path(directory))
+        results = trio.run(_measured, Path(directory))
+    gc.unfreeze()
+    gc.set_threshold(*thresholds)
+    return results
 
 
 async def _measured(directory: Path) -> list[Result]:
     loops, trio_with, trio_without, all_with, all_without = [], [], [], [], []
-    records = seen = 0
+    size = count = 0
     recorder = Recorder(directory, Limits(1 << 30))
-    async with house(SLOTS, 1, runs=2 * PAIRS) as (engine, loop):
-        events = _events(loop)
+    async with house(SLOTS, 1, runs=2 * PAIRS * STEPS // 100 + 1) as (engine, loop):
+        events = loop._wiring.events
         recorder.attach(events, _header(), lambda: Snapshot((), {}))
-        for _ in range(PAIRS):
-            loops.append(python_loop())
-            for wanted in (False, True):
+        files = recorder.files
+        assert files is not None
+        for pair in range(PAIRS):
+            if pair % 10 == 0:
+                loops.append(python_loop())
+            for wanted in (False, True) if pair % 2 else (True, False):
+                recorder.flush()
                 events.want_details(wanted)
-                async with trio.open_nursery() as nursery:
-                    if wanted:
-                        seen = events.next_number
-                        recorder._next = seen
-                        nursery.start_soon(recorder.run)
-                    started = time.process_time()
-                    taken = await engine.seconds_of_step(STEPS)
-                    if wanted:
-                        # What is not yet written belongs to these steps, too, and is written below.
-                        nursery.cancel_scope.cancel()
-                if wanted:
+                before = files.total_bytes, files.total_records
+                started = time.process_time()
+                taken = await engine.seconds_of_step(STEPS)
+                if wanted:  # what the recorder's task does a few times a second
                     recorder.flush()
+                    size += files.total_bytes - before[0]
+                    count += files.total_records - before[1]
                 whole = (time.process_time() - started) / STEPS
                 (trio_with if wanted else trio_without).append(taken)
                 (all_with if wanted else all_without).append(whole)
-                records += (events.next_number - seen) * wanted
                 for request in loop.running.values():
                     while len(request.buffer):
                         await request.buffer.get()
-        assert recorder.files is not None
-        size, count = recorder.files.total_bytes, recorder.files.total_records
         recorder.close()
     loop_ms = 1000 * statistics.median(loops)
     without, whole = statistics.median(trio_without), statistics.median(all_without)
@@ -83,10 +84,6 @@ async def _measured(directory: Path) -> list[Result]:
         Result("… of a step with nothing in it", 100 * extra / whole, "%", loop_ms),
         Result("bytes a record, packed", size / count, "B", loop_ms),
     ]
-
-
-def _events(loop: StepLoop) -> EventStream:
-    return loop._wiring.events
 
 
 def _header() -> Header:

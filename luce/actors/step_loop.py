@@ -28,7 +28,7 @@ from luce.actors.queue_order import enqueue
 from luce.actors.request import Request
 from luce.actors.row_results import hand_on
 from luce.actors.slot_memory import SlotMemory, WorkItem
-from luce.actors.tracing import landed, launched, recorded_policy
+from luce.actors.tracing import failed, landed, launched, recorded_policy
 from luce.actors.wiring import Wiring
 from luce.actors.work_results import end_work
 from luce.charts.guards import guard
@@ -278,7 +278,7 @@ class StepLoop:
             Flight(step, self.engine.launch(step), requests, tuple(request for _, request in items))
         )
         self._launched.wake()
-        self._wiring.events.detail(launched, step)
+        self._wiring.events.detail(launched, step.number, len(segments), step.work, changes)
         metrics = self.metrics
         metrics.steps += 1
         metrics.step_rows.add(rows)
@@ -320,11 +320,13 @@ class StepLoop:
             outcomes, moved, seconds = result.outcomes, result.work, result.seconds
             self.metrics.device_seconds += seconds
         events = self._wiring.events
-        events.detail(landed, flight.plan.number, seconds, outcomes, moved, events.content)
+        events.detail(landed, flight.plan.number, seconds, outcomes if events.content else None)
         self.flights.popleft()
         if self.flights:
             self._launched.wake()
         for work, request, done in zip(flight.plan.work, flight.moving, moved, strict=True):
+            if done.error is not None:
+                events.detail(failed, work.slot, work.kind.value, done.error)
             end_work(self, request, work, done)
         hand_on(self, flight, outcomes)
         for slot in sorted(self.retiring):

@@ -9,6 +9,7 @@ import platform
 from collections.abc import Sequence
 from hashlib import blake2b
 from importlib.metadata import PackageNotFoundError, version
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -17,15 +18,17 @@ import msgspec
 from luce.actors.submission import Submission
 from luce.charts.interpreter import Machine
 from luce.charts.loader import chart_names, chart_path, load_chart
-from luce.engines.seam import Outcome, PatchImage, StepPlan, WorkOutcome
+from luce.engines.seam import Outcome, PatchImage, SlotWork
 from luce.sampling.parameters import SamplingParams
-from luce.scheduling.state import Decision, LoopState, Policy
+from luce.scheduling.block_states import BlockChanges
+from luce.scheduling.state import Decision, Grant, LoopState, Park, Policy, Resume
 from luce.trace.events import EventStream
 from luce.trace.recorder import run_name
 from luce.trace.schema import (
     VERSION,
     Arrival,
     Encoded,
+    Failed,
     Header,
     Landed,
     Launched,
@@ -33,6 +36,7 @@ from luce.trace.schema import (
     Picture,
     Planned,
     Refused,
+    Run,
     Snapshot,
 )
 
@@ -42,6 +46,7 @@ if TYPE_CHECKING:
 __all__ = [
     "arrival",
     "encoded",
+    "failed",
     "landed",
     "launched",
     "planned",
@@ -61,37 +66,66 @@ def recorded_policy(policy: Policy, events: EventStream) -> Policy:
 
     def decide(state: LoopState) -> Decision:
         decision = policy(state)
-        events.detail(planned, decision, state.run_ahead)
+        if events.detailed:
+            grants, resumes, parks, fails = decision.grants, decision.resumes, decision.parks, decision.fails
+            columns = tuple(zip(*decision.segments))  # noqa: B905 - strict costs half as much again
+            events.detail(planned, state.run_ahead, grants, resumes, parks, fails, columns)
         return decision
 
     return decide
 
 
-def planned(decision: Decision, ahead: bool) -> Planned:
+def planned(
+    ahead: bool,
+    grants: tuple[Grant, ...],
+    resumes: tuple[Resume, ...],
+    parks: tuple[Park, ...],
+    fails: tuple[int, ...],
+    columns: tuple[tuple[Any, ...], ...],
+) -> Planned:
+    """``columns``: the fields of the segments."""
+    slots, kinds, starts, counts, sources, samples, layers = columns or ((),) * 7
     return Planned(
         ahead,
-        tuple((grant.key, grant.slot) for grant in decision.grants),
-        tuple((resume.key, resume.slot) for resume in decision.resumes),
-        tuple((park.slot, park.kind.value) for park in decision.parks),
-        decision.fails,
-        decision.segments,
+        tuple((grant.key, grant.slot) for grant in grants),
+        tuple((resume.key, resume.slot) for resume in resumes),
+        tuple((park.slot, park.kind.value) for park in parks),
+        fails,
+        slots,
+        starts,
+        _runs(tuple(zip(kinds, counts, sources, samples, layers, strict=True))),
     )
 
 
-def launched(step: StepPlan) -> Launched:
-    work = tuple((item.kind.value, item.slot, item.position, item.handle) for item in step.work)
-    return Launched(step.number, len(step.segments), work, step.fresh_blocks, step.freed_blocks)
+def _runs(rows: tuple[tuple[Any, ...], ...]) -> tuple[Run, ...]:
+    """Equal ones that follow each other, as one."""
+    if not rows:
+        return ()
+    if rows.count(rows[0]) == len(rows):
+        return (_run(rows[0], len(rows)),)
+    return tuple(_run(row, len(list(same))) for row, same in groupby(rows))
 
 
-def landed(
-    number: int, seconds: float, outcomes: Sequence[Outcome], work: Sequence[WorkOutcome], content: bool
-) -> Landed:
-    failed = [(one.slot, one.error) for one in outcomes if one.error is not None]
-    failed += [(one.slot, one.error) for one in work if one.error is not None]
-    sampled = None
-    if content:
-        sampled = tuple((one.slot, tuple(token.token for token in one.tokens)) for one in outcomes)
-    return Landed(number, seconds, sum([len(one.tokens) for one in outcomes]), tuple(failed), sampled)
+def _run(row: tuple[Any, ...], times: int) -> Run:
+    kind, count, source, sample, layers = row
+    return Run(times, kind.value, count, source.value, sample, layers)
+
+
+def launched(number: int, lanes: int, work: Sequence[SlotWork], changes: BlockChanges) -> Launched:
+    items = tuple((item.kind.value, item.slot, item.position, item.handle) for item in work)
+    return Launched(number, lanes, items, changes.fresh, changes.freed)
+
+
+def landed(number: int, seconds: float, outcomes: Sequence[Outcome] | None) -> Landed:
+    """``outcomes``: where content is recorded."""
+    if outcomes is None:
+        return Landed(number, seconds)
+    sampled = tuple((one.slot, tuple(token.token for token in one.tokens)) for one in outcomes)
+    return Landed(number, seconds, sampled)
+
+
+def failed(slot: int, what: str, message: str) -> Failed:
+    return Failed(slot, what, message)
 
 
 def encoded(request: str, digest: bytes, seconds: float, rows: int) -> Encoded:

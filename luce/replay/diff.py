@@ -125,8 +125,8 @@ def _deeds(items: Iterable[Item]) -> Iterator[tuple[Key, Did]]:
 
 def _plan(plan: Planned) -> str:
     parts = [
-        f"{name} {len(found)}"
-        for name in ("grants", "resumes", "parks", "fails", "segments")
+        f"{'segments' if name == 'slots' else name} {len(found)}"
+        for name in ("grants", "resumes", "parks", "fails", "slots")
         if (found := getattr(plan, name))
     ]
     return ", ".join(parts) or "nothing"

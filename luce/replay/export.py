@@ -43,8 +43,7 @@ def chrome_events(items: Iterable[Item]) -> Iterator[dict[str, Any]]:
         if isinstance(one, Phase):
             yield from _spans(one, at, open_spans)
         elif isinstance(one, Step):
-            args = {"lanes": one.lanes, "rows": one.rows, "tokens": one.tokens, "failed": one.failed}
-            args["device_us"] = round(one.device * 1e6)
+            args = {"lanes": one.lanes, "rows": one.rows, "device_us": round(one.device * 1e6)}
             thread = _STEPS + (one.number + 1) % 2
             yield _complete(f"step {one.number}", thread, at, one.landed - one.launched, args)
         elif isinstance(one, Encode):
@@ -57,8 +56,9 @@ def chrome_events(items: Iterable[Item]) -> Iterator[dict[str, Any]]:
             blocks = {"free": one.free_blocks, "cached": one.cached_blocks}
             yield {"ph": "C", "pid": PID, "name": "blocks", "ts": at, "args": blocks}
         elif isinstance(one, Lost):
-            name = f"{one.records} records are missing"
-            yield {"ph": "i", "pid": PID, "tid": _STEPS, "s": "g", "name": name, "ts": at}
+            yield _instant(f"{one.records} records are missing", at, scope="g")
+        else:
+            yield _instant(f"{one.what} of slot {one.slot} failed: {one.message}", at)
     for name, (span, phase) in open_spans.items():
         yield _span("e", phase, span, last)
         yield _span("e", name, span, last)
@@ -66,6 +66,10 @@ def chrome_events(items: Iterable[Item]) -> Iterator[dict[str, Any]]:
 
 def _complete(name: str, thread: int, at: float, seconds: float, args: dict[str, Any]) -> dict[str, Any]:
     return {"ph": "X", "pid": PID, "tid": thread, "name": name, "ts": at, "dur": seconds * 1e6, "args": args}
+
+
+def _instant(name: str, at: float, scope: str = "t") -> dict[str, Any]:
+    return {"ph": "i", "pid": PID, "tid": _STEPS, "s": scope, "name": name, "ts": at}
 
 
 def _span(kind: str, name: str, span: str, at: float, **args: Any) -> dict[str, Any]:

@@ -13,9 +13,9 @@ from luce.replay.check import charts_of
 from luce.replay.phases import ENDS, phase_of
 from luce.trace.events import ANY, EventRecord
 from luce.trace.reader import FileStart, Item
-from luce.trace.schema import Arrival, Encoded, Gap, Landed, Launched, Planned
+from luce.trace.schema import Arrival, Encoded, Failed, Gap, Landed, Launched, Planned
 
-__all__ = ["Counts", "Encode", "Lost", "Phase", "Seen", "Step", "seen"]
+__all__ = ["Counts", "Encode", "Fault", "Lost", "Phase", "Seen", "Step", "seen"]
 
 
 @attrs.frozen
@@ -43,10 +43,8 @@ class Step:
     landed: float
     lanes: int
     rows: int
-    tokens: int
     device: float
     """Seconds."""
-    failed: int
 
 
 @attrs.frozen
@@ -77,7 +75,17 @@ class Lost:
     records: int
 
 
-Seen = Phase | Step | Encode | Counts | Lost
+@attrs.frozen
+class Fault:
+    """A row or a copy failed."""
+
+    t: float
+    slot: int
+    what: str
+    message: str
+
+
+Seen = Phase | Step | Encode | Counts | Lost | Fault
 
 _PARKED, _WAITING = frozenset({"parked"}), frozenset({"queued", "following"})
 _RUNNING = frozenset({"encoding", "staging", "decoding"})
@@ -154,15 +162,17 @@ def _noted(state: _State, t: float, detail: object) -> Iterator[Seen]:
     if isinstance(detail, Arrival):
         state.orders[detail.id] = detail.order
     elif isinstance(detail, Planned):
-        state.rows = sum(segment[3] for segment in detail.segments if segment[6] is None)
+        state.rows = detail.rows
     elif isinstance(detail, Launched):
         state.flights[detail.number] = (t, detail.lanes, state.rows)
         yield state.counts(t)
     elif isinstance(detail, Landed):
         launched, lanes, rows = state.flights.pop(detail.number, (t - detail.seconds, 0, 0))
-        yield Step(detail.number, launched, t, lanes, rows, detail.tokens, detail.seconds, len(detail.errors))
+        yield Step(detail.number, launched, t, lanes, rows, detail.seconds)
     elif isinstance(detail, Encoded):
         yield Encode(t - detail.seconds, t, detail.request, detail.digest, detail.rows)
+    elif isinstance(detail, Failed):
+        yield Fault(t, detail.slot, detail.what, detail.message)
     elif isinstance(detail, Gap):
         yield Lost(t, detail.lost)
         state.phases.clear()

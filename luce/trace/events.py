@@ -141,6 +141,11 @@ class EventStream:
         return self._clock()
 
     @property
+    def detailed(self) -> bool:
+        """Does anybody want details?"""
+        return self._details is not None
+
+    @property
     def next_number(self) -> int:
         """Of the next record."""
         return self._seq
@@ -159,7 +164,8 @@ class EventStream:
 
         Args:
             make: turns ``given`` into what is recorded. Called later and maybe by another thread, so that it costs
-                nothing here; ``given`` must not change.
+                nothing here; ``given`` must not change. What is made of many objects is better given as few: they stay
+                until then, and the garbage collector looks at each.
         """
         if self._details is not None:
             self._details.append((self._seq, self._clock(), make, given))

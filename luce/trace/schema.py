@@ -18,6 +18,7 @@ __all__ = [
     "Arrival",
     "Detail",
     "Encoded",
+    "Failed",
     "Gap",
     "Header",
     "Landed",
@@ -26,6 +27,7 @@ __all__ = [
     "Picture",
     "Planned",
     "Refused",
+    "Run",
     "Snapshot",
     "Unknown",
 ]
@@ -141,6 +143,18 @@ class Refused(msgspec.Struct, frozen=True, tag="refused"):
     """The error's class, as ``CapacityError``."""
 
 
+class Run(msgspec.Struct, frozen=True, array_like=True):
+    """Segments of a plan that follow each other and are alike but for slot and start; what they say stands in
+    :class:`luce.engines.seam.Segment`."""
+
+    times: int
+    kind: str
+    count: int
+    source: str
+    sample: bool
+    layers: tuple[int, int] | None
+
+
 class Planned(msgspec.Struct, frozen=True, tag="plan", omit_defaults=True):
     """A decision of the policy."""
 
@@ -154,8 +168,17 @@ class Planned(msgspec.Struct, frozen=True, tag="plan", omit_defaults=True):
     """(slot, event of the request's chart)."""
     fails: tuple[int, ...] = ()
     """Slots."""
-    segments: tuple[tuple[Any, ...], ...] = ()
-    """(slot, kind, start, count, source, sample, layers), as :class:`luce.engines.seam.Segment` says."""
+    slots: tuple[int, ...] = ()
+    """Of each segment…"""
+    starts: tuple[int, ...] = ()
+    """…its first row…"""
+    runs: tuple[Run, ...] = ()
+    """…and all else, as many as there are slots in all."""
+
+    @property
+    def rows(self) -> int:
+        """Of the shared batch; those of staged passes apart."""
+        return sum(run.times * run.count for run in self.runs if run.layers is None)
 
 
 class Launched(msgspec.Struct, frozen=True, tag="launch", omit_defaults=True):
@@ -171,17 +194,22 @@ class Launched(msgspec.Struct, frozen=True, tag="launch", omit_defaults=True):
 
 
 class Landed(msgspec.Struct, frozen=True, tag="result", omit_defaults=True):
-    """The results of a step were taken up."""
+    """The results of a step were taken up. What failed of it follows."""
 
     number: int
     seconds: float
     """On the device."""
-    tokens: int
-    """Sampled, over all lanes."""
-    errors: tuple[tuple[int, str], ...] = ()
-    """(slot, message) of lanes and work that failed."""
     sampled: tuple[tuple[int, tuple[int, ...]], ...] | None = None
     """Content: (slot, token ids)."""
+
+
+class Failed(msgspec.Struct, frozen=True, tag="failed"):
+    """A row or a copy of the step whose result was taken up last."""
+
+    slot: int
+    what: str
+    """'row', or the kind of work."""
+    message: str
 
 
 class Encoded(msgspec.Struct, frozen=True, tag="encode"):
@@ -207,4 +235,4 @@ class Unknown(msgspec.Struct, frozen=True):
     tag: str
 
 
-Detail = Arrival | Refused | Planned | Launched | Landed | Encoded | Gap
+Detail = Arrival | Refused | Planned | Launched | Landed | Failed | Encoded | Gap

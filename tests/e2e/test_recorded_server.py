@@ -62,7 +62,7 @@ def test_a_server_that_ends_in_order(tiny_model: Path, tmp_path: Path) -> None:
         events["request cancel"] >= 1 and events["request (start)"] == 6 and events["prefix_entry lock"] >= 1
     )
     assert details[Arrival] == 6 and details[Encoded] >= 1 and details[Planned] and details[Landed]
-    assert checker.by_machine["block"] > 5
+    assert checker.by_machine["block"] >= 2
     start = read_header(trace_paths([tmp_path])[0])
     assert start.header.fingerprint and start.header.versions["luce"] and not start.header.content
     assert start.header.options["depth"] == 1 and start.header.capabilities["num_slots"] == 2

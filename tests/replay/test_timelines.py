@@ -90,6 +90,7 @@ def test_chrome_events_have_the_fields_that_their_kinds_need(trace: list[Item]) 
         "b": {"pid", "tid", "name", "ts", "id", "cat"},
         "e": {"pid", "tid", "name", "ts", "id", "cat"},
         "C": {"pid", "name", "ts", "args"},
+        "i": {"pid", "tid", "name", "ts", "s"},
     }
     events = chrome(trace)
     assert {event["ph"] for event in events} == set(needed)
@@ -154,7 +155,7 @@ def test_csv_has_a_row_for_everything(trace: list[Item]) -> None:
         assert float(row["t"]) == (item.t if isinstance(item, EventRecord) else item[1])  # type: ignore[index]
     kinds = Counter(row["kind"] for row in rows)
     assert (
-        {"event", "arrival", "plan", "launch", "result", "encode", "refused"}
+        {"event", "arrival", "plan", "launch", "result", "failed", "encode", "refused"}
         >= kinds.keys()
         > {"event", "plan"}
     )
@@ -163,7 +164,7 @@ def test_csv_has_a_row_for_everything(trace: list[Item]) -> None:
     alloc = next(row for row in rows if row["event"] == "alloc")
     assert alloc["id"].split() and len(alloc["id"].split()) == len(alloc["value"].split())
     plan = json.loads(next(row for row in rows if row["kind"] == "plan")["value"])
-    assert plan["grants"] or plan["segments"]
+    assert plan["grants"] or plan["slots"]
 
 
 # -- the terminal ---------------------------------------------------------------------------------------
@@ -241,13 +242,12 @@ def test_the_first_difference_of_each_machine(trace: list[Item]) -> None:
         assert isinstance(record, EventRecord)
         other[place] = record._replace(event="other")
     plans = [place for place, item in enumerate(trace) if not isinstance(item, EventRecord | FileStart)
-             and isinstance(item[2], Planned) and item[2].segments]  # fmt: skip
+             and isinstance(item[2], Planned) and item[2].slots]  # fmt: skip
     seq, t, plan = trace[plans[3]]  # type: ignore[misc]
-    slot, *rest = plan.segments[0]  # type: ignore[union-attr]
     other[plans[3]] = (
         seq,
         t,
-        msgspec.structs.replace(plan, segments=((slot + 1, *rest), *plan.segments[1:])),
+        msgspec.structs.replace(plan, slots=(99, *plan.slots[1:])),
     )  # type: ignore[arg-type, union-attr]
     found = {one.machine: one for one in differences(trace, other)}
     assert found.keys() == {"loop", "plan"}

@@ -34,6 +34,7 @@ from luce.trace.schema import (
     LiveMachine,
     Picture,
     Planned,
+    Run,
     Snapshot,
     Unknown,
 )
@@ -56,10 +57,21 @@ RECORDS = [
     record(12, name="0"),
     record(13, name=0),
 ]
+DECODE = Run(1, "decode", 1, "last sampled", True, None)
 DETAILS = [
     (7, 0.5, Arrival("r0", 0, 0.25, 3, b"d" * 16, {"seed": 3}, (Picture(b"x", 4, (2, 2), 1),))),
-    (9, 1.0, Planned(True, grants=((3, 1),), segments=((1, "decode", 5, 1, "last sampled", True, None),))),
-    (14, 2.0, Landed(4, 0.5, 1, ((1, "no memory"),))),
+    (
+        9,
+        1.0,
+        Planned(
+            True,
+            grants=((3, 1),),
+            slots=(1,),
+            starts=(5,),
+            runs=(Run(1, "decode", 1, "last sampled", True, None),),
+        ),
+    ),
+    (14, 2.0, Landed(4, 0.5, ((1, (7, 8)),))),
 ]
 
 
