@@ -47,7 +47,7 @@ async def _measured(directory: Path) -> list[Result]:
     loops, trio_with, trio_without, all_with, all_without = [], [], [], [], []
     size = count = 0
     recorder = Recorder(directory, Limits(1 << 30))
-    async with house(SLOTS, 1, runs=2 * PAIRS * STEPS // 100 + 1) as (engine, loop):
+    async with house(SLOTS, 1, runs=2 * PAIRS * STEPS // 100 + 20) as (engine, loop):
         events = loop._wiring.events
         recorder.attach(events, _header(), lambda: Snapshot((), {}))
         files = recorder.files
