@@ -90,7 +90,7 @@ _BAD: tuple[tuple[bytes, frozenset[int]], ...] = tuple(
         '{"messages": [{"role": "user", "content": "x"}], "temperature": "hot"}',
         '{"messages": [{"role": "user", "content": "x"}], "nonsense": 1}',
         '{"messages": [{"role": "user", "content": "x"}], "model": "another"}',
-        '{"messages": [{"role": "user", "content": "x"}], "n": 2}',
+        '{"messages": [{"role": "user", "content": "x"}], "n": 1000}',
         '{"messages": [{"role": "user", "content": "%s"}]}' % ("many words " * 20_000),
         _PICTURE % "http://127.0.0.1/picture.png",
         _PICTURE % "data:image/png;base64,bm8gcGljdHVyZQ==",

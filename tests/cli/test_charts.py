@@ -205,7 +205,7 @@ def test_every_configuration_and_event_is_listed_once(run: Run, name: str) -> No
 
 def test_events_that_guards_refuse_and_choices_are_told(run: Run) -> None:
     _, out, _ = run("explore", "request")
-    assert "left at once: arrival, encoding_enter, staging_enter\n" in out
+    assert "left at once: arrival, encoding_enter, staging_enter, decoding_enter, ending_mask_enter\n" in out
     staging = out.split("live, phase, staging, staging_chunk, client, flowing\n")[1].split("\n\n")[0]
     assert "   illegal  park.drop if not recomputable\n" in staging + "\n"
 
