@@ -9,7 +9,7 @@ from luce.constraints.answer import AnswerConstraint, AnswerRules, ThinkingRules
 from luce.constraints.call_forms import CallRules, CallSyntax, call_syntax
 from luce.constraints.grammar import Grammar, GrammarCompiler
 from luce.constraints.text_forms import text_grammar
-from luce.constraints.wish import CallForm, ConstraintWish
+from luce.constraints.wish import CallForm, ConstraintWish, TextKind
 from luce.errors import RequestError
 from luce.text.reasoning import CLOSE
 from luce.text.tokenizer import Tokenizer
@@ -96,7 +96,9 @@ class Constrainer:
             rules.append(_LEAD)
         start = f"start: {'LEAD? ' if thinking else ''}({' | '.join(bodies)})"
         main = {"name": "answer", "lark_grammar": "\n".join(["%llguidance {}", start, *rules])}
-        return self.compiler.compile([main, *others], wish.field if text is not None else "tools")
+        composed = text is None or text.kind is not TextKind.LARK
+        field = wish.field if text is not None else "tools"
+        return self.compiler.compile([main, *others], field, composed=composed)
 
     def _call(self, calls: CallForm) -> Grammar:
         """The grammar of one call behind its first token."""

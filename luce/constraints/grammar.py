@@ -7,6 +7,7 @@ own limits bound what compiling and each mask may cost; the text of a grammar is
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -88,8 +89,11 @@ class GrammarCompiler:
         self._lock = threading.Lock()
         """Of what is kept: worker threads share it."""
 
-    def compile(self, grammars: Sequence[dict[str, Any]], field: str) -> Grammar:
+    def compile(self, grammars: Sequence[dict[str, Any]], field: str, *, composed: bool = True) -> Grammar:
         """Compile grammars in llguidance's own form, of which the first one is the whole; for worker threads.
+
+        Args:
+            composed: what may be wrong is not written as the client wrote it: places in it are left out of messages.
 
         Raises:
             RequestError: it is malformed, too large or too costly; names ``field``.
@@ -105,7 +109,7 @@ class GrammarCompiler:
             if found is not None:
                 self._kept.move_to_end(text)
                 return found
-        grammar = self._compiled(text, field)
+        grammar = self._compiled(text, field, composed)
         with self._lock:
             if text not in self._kept:
                 self._kept[text] = grammar
@@ -120,11 +124,11 @@ class GrammarCompiler:
         """Compiled grammars at hand."""
         return len(self._kept)
 
-    def _compiled(self, text: str, field: str) -> Grammar:
+    def _compiled(self, text: str, field: str, composed: bool) -> Grammar:
         matcher = LLMatcher(self._library, text, log_level=0, limits=_LIMITS)
         try:
             if matcher.is_error():
-                raise _failed(matcher, "it is no grammar")
+                raise _failed(matcher, "it is no grammar", composed=composed)
             first = _mask(matcher, self.num_ids)
         except RequestError as error:
             raise RequestError(f"{field}: {error}", field=field) from None
@@ -165,9 +169,17 @@ def _mask(matcher: LLMatcher, num_ids: int) -> Mask:
     return mask
 
 
-def _failed(matcher: LLMatcher, otherwise: str) -> RequestError:
+_PLACE = re.compile(r"(?:at )?\d+\(\d+\): ")
+_EXTRACT = re.compile(r"\n\s*\d+ \| [^\n]*\n[^\n]*\^\s*\Z")
+"""The line of the grammar at its end, with an arrow below."""
+
+
+def _failed(matcher: LLMatcher, otherwise: str, *, composed: bool = False) -> RequestError:
     """In one line: the library quotes the grammar, with what its writer put into it and with arrows below."""
-    said = printable(" ".join(matcher.get_error().replace("<non-verbose/>", "").split())) or otherwise
+    said = matcher.get_error().replace("<non-verbose/>", "")
+    if composed and (place := _PLACE.match(said)):
+        said = _EXTRACT.sub("", said[place.end() :])
+    said = printable(" ".join(said.split())) or otherwise
     if said == "NoExtensionBias":
         said = "no text fits it: a rule that needs itself never ends"
     if len(said) > _REASON:

@@ -95,6 +95,35 @@ def test_what_is_none_is_refused_with_its_reason(kind: TextKind, value: Any, say
     assert str(caught.value).isprintable()
 
 
+@pytest.mark.parametrize("thinking", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "value", "says"),
+    [
+        (
+            TextKind.REGEX,
+            "abc(a",
+            'form: invalid regex "abc(a" (in regex): regex parse error: abc(a ^ error: unclosed group',
+        ),
+        (TextKind.GBNF, 'root ::= "a" x\n\n\nx ::= [z-a]', None),
+        (
+            TextKind.LARK,
+            'start: "a" b\nb: nothing',
+            'form: at 2(4): unknown name: "nothing" 1 | start: "a" b 2 | b: nothing ^',
+        ),
+    ],
+)  # fmt: skip
+def test_places_are_those_of_the_text_that_was_sent(
+    kind: TextKind, value: str, says: str | None, thinking: bool
+) -> None:
+    """Or there are none, where the text is a part of another one."""
+    with pytest.raises(RequestError) as caught:
+        held(kind, value, thinking=thinking)
+    if says is not None:
+        assert str(caught.value) == says
+    else:
+        assert not re.search(r"\d\(\d+\)", str(caught.value)), str(caught.value)
+
+
 HOSTILE: dict[str, tuple[TextKind, Any]] = {
     "repeats of repeats": (TextKind.REGEX, "((a{1,1000}){1,1000}){1,1000}"),
     "ambiguous repeats": (TextKind.REGEX, "(.*a.{1,500}b.*){30}"),

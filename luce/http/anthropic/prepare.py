@@ -12,6 +12,7 @@ from luce.http.answering.effort import checked_budget, effort_options
 from luce.http.answering.prepare import Job, check_model, count_prompt, prepare, read_object
 from luce.http.answering.renamed import fields_of
 from luce.http.answering.thinking import SWITCH, thinking_switch
+from luce.http.answering.tool_schemas import check_tool_schema
 from luce.http.answering.unserved import without_unserved
 from luce.http.answering.wish import Limit, Wish, checked_stops, checked_timeout
 from luce.http.anthropic.conversation import conversation_of
@@ -89,6 +90,8 @@ def _served(body: bytes | bytearray, model: LoadedModel) -> dict[str, Any]:
 
 def _wish(request: MessagesBody, limit: Limit, model: LoadedModel, http: HttpOptions) -> Wish:
     check_model(request.model, model, http)
+    for index, tool in enumerate(request.tools or ()):
+        check_tool_schema(tool.input_schema, f"tools[{index}].input_schema")
     asked, tools = conversation_of(request), offered_tools(request)
     options, budget = _thinking(request, model, begun=bool(asked.begun))
     return Wish(

@@ -17,6 +17,7 @@ from luce.vision.data_url import scheme_of
 
 __all__ = ["ImageSources", "refuse_source"]
 
+_ALLOWED = "its operator can allow it"
 _ADVICE = "send the picture as data:image/png;base64,…"
 
 
@@ -33,8 +34,9 @@ def refuse_source(reference: ImageReference, options: ImageSourceOptions) -> Non
         said = "this is not a URL"
     elif scheme in ("http", "https"):
         said = f"{scheme}: URLs are not supported by this server, which fetches no pictures"
+        said += f" ({_ALLOWED}: --fetch-images)"
     elif scheme == "file":
-        said = "file: URLs are not supported by this server, which reads no picture files"
+        said = f"file: URLs are not supported by this server, which reads no picture files ({_ALLOWED}: --image-folder)"
     else:
         said = f"{scheme}: URLs are not supported"
     raise RequestError(f"{reference.field}: {said}; {_ADVICE}", field=reference.field)

@@ -14,6 +14,7 @@ from luce.http.answering.effort import checked_budget, effort_options
 from luce.http.answering.prepare import Job, check_model, prepare, read_request
 from luce.http.answering.renamed import fields_of
 from luce.http.answering.thinking import SWITCH
+from luce.http.answering.tool_schemas import check_tool_schema
 from luce.http.answering.wish import (
     Limit,
     Wish,
@@ -51,6 +52,8 @@ def prepare_chat(body: bytes | bytearray, model: LoadedModel, options: HttpOptio
     """
     request, raw = read_request(body, ChatRequest, model, CHAT)
     check_model(request.model, model, options)
+    for index, tool in enumerate(request.tools or ()):
+        check_tool_schema(tool.function.parameters, f"tools[{index}].function.parameters")
     check_best_of(request)
     check_stream_options(request)
     stream = request.stream_options

@@ -70,10 +70,11 @@ async def test_nothing_is_fetched_unless_told_to(tmp_path: Path) -> None:
         async with serving() as server:
             message = await refused(server, body(DATA, f"{host.url}/a?secret"), place(1))
             assert message == (
-                f"{place(1)}: http: URLs are not supported by this server, which fetches no pictures; "
+                f"{place(1)}: http: URLs are not supported by this server, which fetches no pictures (its operator can "
+                "allow it: --fetch-images); "
                 "send the picture as data:image/png;base64,…"
             )
-            assert "reads no picture files" in await refused(
+            assert "reads no picture files (its operator can allow it: --image-folder)" in await refused(
                 server, body(f"file://{tmp_path}/a.png"), place(0)
             )
         async with serving(image_sources=ImageSourceOptions(folder=tmp_path)) as server:

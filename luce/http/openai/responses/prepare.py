@@ -12,6 +12,7 @@ from luce.errors import RequestError
 from luce.http.answering.effort import effort_options
 from luce.http.answering.prepare import Job, check_model, prepare, read_object
 from luce.http.answering.renamed import fields_of
+from luce.http.answering.tool_schemas import check_tool_schema
 from luce.http.answering.unserved import without_unserved
 from luce.http.answering.wish import Limit, Wish, checked_timeout
 from luce.http.json_body import typed
@@ -60,6 +61,8 @@ def prepare_response(body: bytes | bytearray, model: LoadedModel, options: HttpO
 
 
 def _check(request: ResponsesRequest) -> None:
+    for index, tool in enumerate(request.tools or ()):
+        check_tool_schema(tool.parameters, f"tools[{index}].parameters")
     if request.stream_options is not None and not request.stream:
         raise RequestError("stream_options needs stream to be true", field="stream_options")
     if request.metadata is not None and len(request.metadata) > 16:
