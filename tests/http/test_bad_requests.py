@@ -408,6 +408,17 @@ async def test_messages_say_what_to_do() -> None:
             "max_new_tokens",
             "max_new_tokens is not supported: it is called max_tokens here",
         ),
+        (
+            asked(reasoning={"effort": "low"}),
+            "reasoning",
+            "reasoning is not supported: reasoning_effort says how much the model thinks",
+        ),
+        (
+            asked(thinking={"type": "enabled"}),
+            "thinking",
+            "thinking is not supported: chat_template_kwargs.enable_thinking turns it on and off, "
+            "thinking_token_budget bounds it",
+        ),
         (asked(temprature=1), "temprature", "temprature is not a known field; did you mean 'temperature'?"),
         (asked(maxTokens=1), "maxTokens", "maxTokens is not a known field; did you mean 'max_tokens'?"),
         (asked(sharpness=0.5), "sharpness", "sharpness is not a known field"),

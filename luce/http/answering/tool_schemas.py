@@ -6,7 +6,7 @@ would be shown to it without a word to who wrote it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from luce.errors import RequestError, as_param, quoted
@@ -19,6 +19,7 @@ _NAMED = ("properties", "$defs", "definitions")
 _LISTED = ("anyOf", "oneOf", "allOf", "prefixItems", "items")
 """Schemas in a list; ``items`` may be one, too."""
 _SINGLE = ("items", "additionalProperties")
+_KEYWORDS = (*_NAMED, *_LISTED, "additionalProperties")
 
 
 def check_tool_schema(schema: Mapping[str, Any] | None, field: str) -> None:
@@ -35,47 +36,39 @@ def check_tool_schema(schema: Mapping[str, Any] | None, field: str) -> None:
         one, place = waiting.pop()
         if isinstance(one, bool):
             continue
-        if not isinstance(one, Mapping):
+        if not isinstance(one, dict):
             raise _wrong(field, place, "a schema, an object", one)
-        _check_keywords(one, field, place)
-        waiting += _inner(one, place)
-
-
-def _check_keywords(schema: Mapping[str, Any], field: str, place: str) -> None:
-    kind = schema.get("type")
-    if kind is not None and kind not in _TYPES and not _all_types(kind):
-        raise _wrong(field, f"{place}.type", f"a type of JSON ({', '.join(_TYPES)}) or a list of them", kind)
-    properties = schema.get("properties")
-    if properties is not None and not isinstance(properties, Mapping):
-        raise _wrong(field, f"{place}.properties", "an object of schemas by name", properties)
-    required = schema.get("required")
-    if isinstance(required, bool) and place != field:
-        return  # of a property, as drafts before the fourth had it
-    if required is not None and not (
-        isinstance(required, list) and all(isinstance(one, str) for one in required)
-    ):
-        raise _wrong(field, f"{place}.required", "a list of strings, the names of properties", required)
+        # In one piece: this is done for every schema of every tool of a request.
+        kind, properties, required = one.get("type"), one.get("properties"), one.get("required")
+        if kind is not None and kind not in _TYPES and not _all_types(kind):
+            wanted = f"a type of JSON ({', '.join(_TYPES)}) or a list of them"
+            raise _wrong(field, f"{place}.type", wanted, kind)
+        if properties is not None and not isinstance(properties, dict):
+            raise _wrong(field, f"{place}.properties", "an object of schemas by name", properties)
+        if required is not None and not _names(required, outermost=place == field):
+            raise _wrong(field, f"{place}.required", "a list of strings, the names of properties", required)
+        for keyword in _KEYWORDS:
+            if keyword in one:
+                inner = one[keyword]
+                if isinstance(inner, dict):
+                    if keyword in _SINGLE:
+                        waiting.append((inner, f"{place}.{keyword}"))
+                    elif keyword in _NAMED:
+                        for name, member in inner.items():
+                            waiting.append((member, f"{place}.{keyword}.{as_param(name)}"))
+                elif isinstance(inner, list) and keyword in _LISTED:
+                    for index, member in enumerate(inner):
+                        waiting.append((member, f"{place}.{keyword}[{index}]"))
 
 
 def _all_types(kind: object) -> bool:
     return isinstance(kind, list) and bool(kind) and all(one in _TYPES for one in kind)
 
 
-def _inner(schema: Mapping[str, Any], place: str) -> Iterator[tuple[Any, str]]:
-    for keyword in _NAMED:
-        members = schema.get(keyword)
-        if isinstance(members, Mapping):
-            for name, one in members.items():
-                yield one, f"{place}.{keyword}.{as_param(name)}"
-    for keyword in _LISTED:
-        members = schema.get(keyword)
-        if isinstance(members, list):
-            for index, one in enumerate(members):
-                yield one, f"{place}.{keyword}[{index}]"
-    for keyword in _SINGLE:
-        one = schema.get(keyword)
-        if isinstance(one, Mapping):
-            yield one, f"{place}.{keyword}"
+def _names(required: object, *, outermost: bool) -> bool:
+    if isinstance(required, bool):
+        return not outermost  # of a property, as drafts before the fourth had it
+    return isinstance(required, list) and all(isinstance(one, str) for one in required)
 
 
 _LONGEST = 300
