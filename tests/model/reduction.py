@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from luce.charts.explorer import Violation
 from luce.charts.interpreter import Configuration, Outcome
 from luce.charts.model import Chart
 from tests.model.request_task import RequestTask
@@ -69,9 +70,12 @@ def _result_is_captured(world: World, number: int) -> bool:
 def _request_alone(world: World, request: Request, task: RequestTask) -> bool:
     if ("encode", request.number) in world.encoder.mailbox:
         return False
-    outcome = task.outcome(request.copy())
+    try:
+        outcome = task.outcome(request.copy())
+    except Violation:
+        return True  # a fault, whenever it comes, as is an event that is illegal
     if outcome.then is None:
-        return True  # a fault, whenever it comes
+        return True
     return all(_unseen(world, request, outcome, send.target, send.event) for send in outcome.sends)
 
 

@@ -112,6 +112,8 @@ class RequestTask(Actor):
             if send.target == "loop":
                 self.world.loop.mailbox += ((send.event, request.number),)
             elif send.target == "masks":
+                if request.computing:
+                    raise Violation(f"request {request.number}: a second worker computes on its form")
                 request.computing = True
             elif send.target == "encoder":
                 self.world.encoder.mailbox += ((send.event, request.number),)

@@ -306,7 +306,7 @@ DEFECTS = {
     "overtake-parked": (Options((LONG, LONG, SHORT), saves=9, **TIGHT), "overtakes the parked request"),
     "late-place": (Options((TEXT, CHOICE, SHORT), slots=1), "request 2 overtakes request 1"),
     "no-void": (Options((TEXT, CLOSED), depth=2), "request 1: a token is sampled without a mask"),
-    "masked-ahead": (Options((TEXT, FORM), depth=2), "no transition for event 'mask.ready'"),
+    "masked-ahead": (Options((TEXT, FORM), depth=2), "request 1: a second worker computes on its form"),
     "parks-masking": (Options((LONG, LATE_FORM), saves=9, **TIGHT), "no transition for event 'park.save'"),
 }
 
