@@ -44,6 +44,12 @@ class _GivenName(PathConverter):
     part_isolating = False
 
 
+class _GivenNameAlone(_GivenName):
+    """At the end of an address, of which another one ends in ``/cancel``."""
+
+    regex = ".+?(?<!/cancel)"
+
+
 def create_app(service: Service, model: LoadedModel, options: HttpOptions) -> App:
     """The application in front of a service. It owns nothing: the service runs beside it."""
     app = App(BodyBudget(options.max_buffered_bytes))
@@ -52,7 +58,7 @@ def create_app(service: Service, model: LoadedModel, options: HttpOptions) -> Ap
         RESPONSE_TIMEOUT=None,  # a stream may take as long as it takes; deadlines are the service's
     )
     app.url_map.merge_slashes = False  # a//b is another name than a/b, and answers are JSON, not redirects
-    app.url_map.converters["given"] = _GivenName
+    app.url_map.converters |= {"given": _GivenName, "given_alone": _GivenNameAlone}
     install_error_handlers(app)
     install_address_errors(app)
     install_cors(app, options.cors_origins)  # a preflight comes without a key
@@ -159,7 +165,7 @@ def _install_operation(app: App, service: Service, model: LoadedModel, options: 
     async def cancel_request(id: str) -> Response:  # noqa: A002 - as the address is documented
         return cancel(id, app.records)
 
-    @app.delete("/v1/requests/<given:id>")
+    @app.delete("/v1/requests/<given_alone:id>")
     async def delete_request(id: str) -> Response:  # noqa: A002 - as the address is documented
         return cancel(id, app.records)
 

@@ -27,7 +27,7 @@ def test_every_request_is_a_line_on_standard_error(tiny_model: Path) -> None:
         r"queue_s=\d+\.\d{3} first_token_s=\d+\.\d{3} duration_s=\d+\.\d{3}",
         answered,
     ), answered
-    assert " status=400 outcome=refused duration_s=" in refused
+    assert " status=400 outcome=refused param=messages duration_s=" in refused, refused
     assert "Not to be logged" not in text
 
 

@@ -104,8 +104,8 @@ async def test_second_signal_ends_answers_with_an_error_and_waits_for_no_reader(
     services: list[Service] = []
 
     class Kept(Service):
-        def __init__(self, *args: Any) -> None:
-            super().__init__(*args)
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
             services.append(self)
 
     monkeypatch.setattr(server_module, "Service", Kept)
