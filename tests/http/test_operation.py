@@ -277,7 +277,8 @@ async def test_whatever_name_a_caller_gave_is_taken(name: str) -> None:
     async with live(slow()) as server, server.server.http() as client:
         other = await stream_of(server, "another one", **{"x-request-id": "a/b"})
         ways = (("/cancel", client.post), ("", client.delete))
-        for path, send in ways[:1] if name.endswith("/cancel") else ways:  # that is the first way's own address
+        # An address that ends like the first way's is that.
+        for path, send in ways[:1] if name.endswith("/cancel") else ways:
             connection = await stream_of(server, "one", **{"x-request-id": name, "connection": "close"})
             await until(lambda: len(server.engine.open_slots) == 2)
             response = await send(f"/v1/requests/{quote(name, safe='')}{path}")
