@@ -42,7 +42,12 @@ def hand_on(loop: StepLoop, flight: Flight, outcomes: tuple[Outcome, ...]) -> No
         if layers is not None:
             _end_slice(loop, request, segment, layers[1])
             continue
-        if mask is None and sample and (request.masking or request.mask is not None):
+        if (
+            request.constraint is not None
+            and mask is None
+            and sample
+            and (request.masking or request.mask is not None)
+        ):
             request.next_row = start
             continue
         rows = outcome.kept

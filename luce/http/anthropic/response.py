@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from luce.engines.loaded import LoadedModel
-from luce.http.answering.reader import AnswerReader, Finish
+from luce.http.answering.reader import AnswerReader, Finish, Piece
 from luce.http.anthropic.blocks import Block, BlockEvent, Blocks
 from luce.http.anthropic.prepare import MessagesJob
 from luce.http.sse import event
@@ -83,16 +83,16 @@ class MessageWriter:
         self._blocks = Blocks(omit_thinking=asked.omit_thinking)
 
     def start(self) -> bytes:
-        """The first event, before it is known how much of the prompt is cached."""
-        return _events([MessageStart(self._message([], None))])
+        """The first events, before it is known how much of the prompt is cached."""
+        return _events([MessageStart(self._message([], None))]) + PING
 
-    def take(self, parts: Iterable[Part]) -> bytes:
-        """Events for parts of the answer."""
-        return _events(self._taken(parts))
+    def take(self, piece: Piece) -> bytes:
+        """Events for a piece of the answer."""
+        return _events(self._taken(piece.parts))
 
-    def keep(self, parts: Iterable[Part]) -> None:
-        """Take in parts of an answer that is given whole."""
-        for _ in self._taken(parts):
+    def keep(self, piece: Piece) -> None:
+        """Take in a piece of an answer that is given whole."""
+        for _ in self._taken(piece.parts):
             pass
 
     def end(self, finish: Finish) -> bytes:

@@ -11,13 +11,13 @@ from msgspec import UNSET, Struct, UnsetType
 
 from luce.engines.loaded import LoadedModel
 from luce.engines.seam import SampledToken
-from luce.http.answering.reader import Finish, Piece
+from luce.http.answering.reader import Finish, Piece, TokenCounts
 from luce.http.answering.several import AnswersReader
 from luce.http.openai.logprobs import Logprobs, token_logprobs
 from luce.http.openai.prepare import ChatJob
 from luce.text.answer_parts import Content, Part, Reasoning, ToolCall
 
-__all__ = ["ChatWriter"]
+__all__ = ["ChatWriter", "Usage", "usage_of"]
 
 
 class PromptTokens(Struct, frozen=True):
@@ -36,6 +36,17 @@ class Usage(Struct, frozen=True):
     total_tokens: int
     prompt_tokens_details: PromptTokens
     completion_tokens_details: AnswerTokens
+
+
+def usage_of(counts: TokenCounts) -> Usage:
+    """What OpenAI's APIs of choices say of a request's cost."""
+    return Usage(
+        counts.prompt,
+        counts.completion,
+        counts.total,
+        PromptTokens(counts.cached),
+        AnswerTokens(counts.reasoning),
+    )
 
 
 class CalledFunction(Struct, frozen=True):
@@ -117,14 +128,7 @@ class ChatWriter:
 
     @property
     def usage(self) -> Usage:
-        counts = self._reader.counts
-        return Usage(
-            counts.prompt,
-            counts.completion,
-            counts.total,
-            PromptTokens(counts.cached),
-            AnswerTokens(counts.reasoning),
-        )
+        return usage_of(self._reader.counts)
 
     def choice(
         self, index: int, parts: Iterable[Part], tokens: Sequence[SampledToken], finish: Finish

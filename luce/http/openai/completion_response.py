@@ -12,7 +12,7 @@ from luce.engines.loaded import LoadedModel
 from luce.engines.seam import SampledToken
 from luce.http.answering.reader import Finish, Piece
 from luce.http.answering.several import AnswersReader
-from luce.http.openai.chat_response import AnswerTokens, PromptTokens, Usage
+from luce.http.openai.chat_response import Usage, usage_of
 from luce.http.openai.prepare_completion import CompletionJob
 from luce.http.openai.text_logprobs import TextLogprobs, TextOffsets
 from luce.text.answer_parts import Content
@@ -69,10 +69,7 @@ class CompletionWriter:
 
     @property
     def usage(self) -> Usage:
-        counts = self._reader.counts
-        return Usage(
-            counts.prompt, counts.completion, counts.total, PromptTokens(counts.cached), AnswerTokens(0)
-        )
+        return usage_of(self._reader.counts)
 
     def answer(self, answers: Sequence[tuple[str, Sequence[SampledToken], Finish]]) -> bytes:
         """All answers at once: of each its text, its tokens and its end."""
