@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -13,6 +13,7 @@ from luce.engines.loaded import LoadedModel
 from luce.engines.seam import SampledToken
 from luce.http.answering.reader import Finish, Piece, TokenCounts
 from luce.http.answering.several import AnswersReader
+from luce.http.openai.choice_events import WholeAnswer
 from luce.http.openai.logprobs import Logprobs, token_logprobs
 from luce.http.openai.prepare import ChatJob
 from luce.text.answer_parts import Content, Part, Reasoning, ToolCall
@@ -130,33 +131,14 @@ class ChatWriter:
     def usage(self) -> Usage:
         return usage_of(self._reader.counts)
 
-    def choice(
-        self, index: int, parts: Iterable[Part], tokens: Sequence[SampledToken], finish: Finish
-    ) -> Choice:
-        """A whole choice, of all its parts and tokens."""
-        found = list(parts)
-        reasoning = "".join(part.text for part in found if isinstance(part, Reasoning))
-        content = "".join(part.text for part in found if isinstance(part, Content))
-        calls = [
-            Call(CalledFunction(part.arguments, part.name), _call_id(), "function")
-            for part in found
-            if isinstance(part, ToolCall)
-        ]
-        message = AnswerMessage(
-            content=content if content or not calls else None,
-            reasoning_content=reasoning or UNSET,
-            tool_calls=calls or UNSET,
-        )
-        return Choice(message, finish.reason, self._logprobs_of(tokens), index)
-
-    def answer(self, choices: list[Choice]) -> bytes:
-        """The whole answer at once."""
+    def answer(self, answers: Sequence[WholeAnswer]) -> bytes:
+        """All choices at once."""
         return msgspec.json.encode(
             Answer(
                 id=self._chat.job.submission.id,
                 created=self._chat.job.created,
                 model=self._model,
-                choices=choices,
+                choices=[self._choice(index, whole) for index, whole in enumerate(answers)],
                 usage=self.usage,
                 system_fingerprint=self._fingerprint,
             )
@@ -167,7 +149,7 @@ class ChatWriter:
         role = AnswerDelta(role="assistant", content="")
         return [self._chunk([ChunkChoice(role, index)]) for index in range(len(self._calls))]
 
-    def delta_chunks(self, index: int, piece: Piece) -> list[bytes]:
+    def piece_chunks(self, index: int, piece: Piece) -> list[bytes]:
         """Chunks for a piece of a choice; none when there is nothing in it that the client would see.
 
         Log-probabilities of its tokens go with the first one, alone if their text is held back.
@@ -184,6 +166,22 @@ class ChatWriter:
 
     def finish_chunk(self, index: int, finish: Finish) -> bytes:
         return self._chunk([ChunkChoice(AnswerDelta(), index, finish_reason=finish.reason)])
+
+    def _choice(self, index: int, whole: WholeAnswer) -> Choice:
+        found = whole.parts
+        reasoning = "".join(part.text for part in found if isinstance(part, Reasoning))
+        content = "".join(part.text for part in found if isinstance(part, Content))
+        calls = [
+            Call(CalledFunction(part.arguments, part.name), _call_id(), "function")
+            for part in found
+            if isinstance(part, ToolCall)
+        ]
+        message = AnswerMessage(
+            content=content if content or not calls else None,
+            reasoning_content=reasoning or UNSET,
+            tool_calls=calls or UNSET,
+        )
+        return Choice(message, whole.finish.reason, self._logprobs_of(whole.tokens), index)
 
     def _deltas(self, choice: int, parts: Sequence[Part]) -> Iterator[AnswerDelta]:
         for part in parts:

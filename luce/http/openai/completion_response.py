@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -13,9 +13,10 @@ from luce.engines.seam import SampledToken
 from luce.http.answering.reader import Finish, Piece
 from luce.http.answering.several import AnswersReader
 from luce.http.openai.chat_response import Usage, usage_of
+from luce.http.openai.choice_events import WholeAnswer
 from luce.http.openai.prepare_completion import CompletionJob
 from luce.http.openai.text_logprobs import TextLogprobs, TextOffsets
-from luce.text.answer_parts import Content
+from luce.text.answer_parts import Content, Part
 
 __all__ = ["Completion", "CompletionChunk", "CompletionWriter"]
 
@@ -71,11 +72,13 @@ class CompletionWriter:
     def usage(self) -> Usage:
         return usage_of(self._reader.counts)
 
-    def answer(self, answers: Sequence[tuple[str, Sequence[SampledToken], Finish]]) -> bytes:
-        """All answers at once: of each its text, its tokens and its end."""
+    def answer(self, answers: Sequence[WholeAnswer]) -> bytes:
+        """All answers at once."""
         choices = [
-            CompletionChoice(self._echoes[i] + text, i, finish.reason, self._logprobs(i, tokens))
-            for i, (text, tokens, finish) in enumerate(answers)
+            CompletionChoice(
+                self._echoes[i] + _text(whole.parts), i, whole.finish.reason, self._logprobs(i, whole.tokens)
+            )
+            for i, whole in enumerate(answers)
         ]
         return msgspec.json.encode(
             Completion(
@@ -88,18 +91,18 @@ class CompletionWriter:
             )
         )
 
-    def echo_chunks(self) -> list[bytes]:
+    def first_chunks(self) -> list[bytes]:
         """What the answers begin with."""
         echoes = enumerate(self._echoes)
         return [self._chunk([CompletionChoice(echo, i, None)]) for i, echo in echoes if echo]
 
-    def piece_chunk(self, index: int, piece: Piece) -> bytes | None:
-        """A piece of an answer; None when there is nothing in it that the client would see."""
-        text = "".join(part.text for part in piece.parts if isinstance(part, Content))
+    def piece_chunks(self, index: int, piece: Piece) -> list[bytes]:
+        """A piece of an answer; none when there is nothing in it that the client would see."""
+        text = _text(piece.parts)
         logprobs = self._logprobs(index, piece.tokens) if piece.tokens else None
         if not text and logprobs is None:
-            return None
-        return self._chunk([CompletionChoice(text, index, None, logprobs)])
+            return []
+        return [self._chunk([CompletionChoice(text, index, None, logprobs)])]
 
     def finish_chunk(self, index: int, finish: Finish) -> bytes:
         return self._chunk([CompletionChoice("", index, finish.reason)])
@@ -125,3 +128,7 @@ class CompletionWriter:
 
     def _logprobs(self, index: int, tokens: Sequence[SampledToken]) -> TextLogprobs | None:
         return self._offsets[index].of(tokens) if self._wants_logprobs else None
+
+
+def _text(parts: Iterable[Part]) -> str:
+    return "".join(part.text for part in parts if isinstance(part, Content))
