@@ -1,0 +1,469 @@
+// The host build: a block's threads run on the CPU, so that every kernel can be tested without a GPU. Included by device.h.
+//
+// Two ways to run threads, chosen at compile time. Fibers (the default) are quick and run in one fixed order. With
+// LUCE_HOST_THREADS each is a thread of the system, so that the address and thread sanitizers see what races and what
+// strays; keep those cases small. Blocks run one after another, so a block that waits for a later one is a deadlock; it
+// is reported, as is every trap. Shared memory starts as NaN in every block; a bulk copy poisons its destination at
+// once and delivers when somebody waits for it, so that nobody can read too early unnoticed.
+#pragma once
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <ucontext.h>
+
+#include <deque>
+#include <string>
+#include <utility>
+#include <vector>
+#ifdef LUCE_HOST_THREADS
+#include <atomic>
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+#endif
+
+#define DEVICE static inline
+#define LUCE_KERNEL(name, threads)                       \
+  static const int name##_max_threads = threads;         \
+  static void name
+#define LUCE_KERNEL_RESIDENT(name, threads, blocks) LUCE_KERNEL(name, threads)
+// The entry that the host device calls: 0, or what went wrong.
+#define LUCE_EXPORT(name)                                                                        \
+  extern "C" __attribute__((visibility("default"))) const char* name##_host(const i32* shape, i64 shared, void** arguments) { \
+    return luce_host::launch(name, name##_max_threads, shape, shared, arguments);                 \
+  }
+#define RESTRICT __restrict__
+#define UNROLL
+#define NO_UNROLL
+#define HAS_MMA 1
+#define HAS_WMMA 0
+#define HAS_BULK 1
+#define HAS_WGMMA 1
+#define HAS_PDL 1
+
+namespace luce_host {
+
+struct Failure { std::string what; };
+
+#ifdef LUCE_HOST_THREADS
+// What threads wait at: a lock of its own, so that waiting at one thing orders nothing else (and races stay visible).
+struct Meeting {
+  std::mutex lock;
+  std::condition_variable changed;
+};
+#else
+struct Meeting {};
+#endif
+
+struct Barrier : Meeting {
+  i32 arrived = 0, expected = 0;
+  u64 phase = 0;
+};
+
+struct Copy { void* to; const void* from; u32 bytes; };
+
+// Stands beside an mbarrier's u64, found by its address.
+struct Phase : Meeting {
+  const void* at = nullptr;
+  u32 count = 0, arrived = 0, phase = 0;
+  i64 pending = 0;
+  std::vector<Copy> copies;
+};
+
+struct Payload { u32 words[8]; };
+
+struct Warp : Meeting {
+  i32 arrived = 0;
+  u64 round = 0;
+  Payload payload[2][WARP];
+};
+
+struct Block {
+  i32 threads = 0, index[3] = {}, grid[3] = {};
+  u8* shared = nullptr;
+  i64 shared_bytes = 0;
+  Barrier barriers[16];
+  std::vector<Warp*> warps;
+  std::vector<Barrier*> groups;  // of four warps
+  std::deque<Phase> phases;
+#ifdef LUCE_HOST_THREADS
+  std::mutex phases_lock;
+  std::atomic<bool> failed{false};
+#else
+  u64 changes = 0;  // moves on whenever anybody gets further: none for a whole round is a deadlock
+#endif
+  Failure failure;
+};
+
+#ifdef LUCE_HOST_THREADS
+#define LUCE_LOCAL thread_local
+#else
+#define LUCE_LOCAL
+#endif
+inline LUCE_LOCAL Block* block = nullptr;
+inline LUCE_LOCAL i32 current = 0;
+
+[[noreturn]] void fail(const std::string& what);
+
+#ifdef LUCE_HOST_THREADS
+struct Lock {
+  std::unique_lock<std::mutex> held;
+  Meeting& meeting;
+  explicit Lock(Meeting& at) : held(at.lock), meeting(at) {}
+  void change() { meeting.changed.notify_all(); }
+  template <class Done> void wait(Done done) {
+    while (!done()) {
+      if (block->failed) throw Failure{"another thread failed"};
+      if (meeting.changed.wait_for(held, std::chrono::seconds(20)) == std::cv_status::timeout && !done())
+        fail("deadlock: nobody comes");
+    }
+  }
+};
+[[noreturn]] inline void fail(const std::string& what) {
+  if (!block->failed.exchange(true)) block->failure.what = what;
+  throw Failure{what};
+}
+#else
+struct Fiber {
+  jmp_buf at;
+  ucontext_t start;
+  bool running = false, done = false;
+};
+inline std::vector<Fiber>* fibers = nullptr;
+inline std::vector<u8*> stacks;
+inline jmp_buf scheduler;
+constexpr size_t STACK = 256 * 1024;
+
+inline void yield_() {
+  if (!_setjmp((*fibers)[current].at)) _longjmp(scheduler, 1);
+}
+struct Lock {
+  explicit Lock(Meeting&) {}
+  void change() { block->changes++; }
+  template <class Done> void wait(Done done) {
+    while (!done()) yield_();
+  }
+};
+[[noreturn]] inline void fail(const std::string& what) {
+  block->failure.what = what;
+  _longjmp(scheduler, 2);
+}
+#endif
+
+inline void meet(Barrier& barrier, i32 threads, bool wait) {
+  Lock lock(barrier);
+  if (barrier.arrived && barrier.expected != threads) fail("a barrier is used with different numbers of threads");
+  barrier.expected = threads;
+  u64 phase = barrier.phase;
+  lock.change();
+  if (++barrier.arrived == threads) {
+    barrier.arrived = 0;
+    barrier.phase++;
+  } else if (wait) {
+    lock.wait([&] { return barrier.phase != phase; });
+  }
+}
+
+// All lanes of a warp show their words to each other. The result stays valid until the lane's next exchange but one.
+inline const Payload* exchange(const Payload& mine) {
+  Warp& warp = *block->warps[current / WARP];
+  Lock lock(warp);
+  u64 round = warp.round;
+  warp.payload[round & 1][current % WARP] = mine;
+  lock.change();
+  if (++warp.arrived == WARP) {
+    warp.arrived = 0;
+    warp.round++;
+  } else {
+    lock.wait([&] { return warp.round != round; });
+  }
+  return warp.payload[round & 1];
+}
+
+inline Phase& phase_of(const void* bar) {
+#ifdef LUCE_HOST_THREADS
+  std::lock_guard<std::mutex> guard(block->phases_lock);
+#endif
+  for (Phase& phase : block->phases)
+    if (phase.at == bar) return phase;
+  fail("an mbarrier is used before bar_init");
+}
+
+inline void deliver(Phase& phase) {
+  for (const Copy& copy : phase.copies) {
+    memcpy(copy.to, copy.from, copy.bytes);
+    phase.pending -= copy.bytes;
+  }
+  phase.copies.clear();
+}
+inline void settle(Phase& phase) {
+  if (phase.arrived == phase.count && phase.pending == 0) {
+    phase.arrived = 0;
+    phase.phase++;
+  }
+}
+
+template <class... Arguments, size_t... At>
+void call(void (*kernel)(Arguments...), void** arguments, std::index_sequence<At...>) {
+  kernel(*(std::remove_reference_t<Arguments>*)arguments[At]...);
+}
+
+#ifndef LUCE_HOST_THREADS
+inline void (*entry)(void*);
+inline void* entry_data;
+inline void fiber_main() {
+  entry(entry_data);
+  (*fibers)[current].done = true;
+  block->changes++;
+  _longjmp(scheduler, 1);
+}
+inline void run_fibers() {
+  std::vector<Fiber> mine((size_t)block->threads);
+  fibers = &mine;
+  while (stacks.size() < mine.size())
+    stacks.push_back((u8*)mmap(nullptr, STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+  volatile i32 left = block->threads;
+  volatile i32 idle = 0;
+  for (volatile i32 next = 0; left > 0; next = next + 1 == block->threads ? 0 : next + 1) {
+    if (mine[next].done) {
+      if (++idle > 2 * block->threads) { block->failure.what = "deadlock: no thread of the block gets further"; return; }
+      continue;
+    }
+    current = next;
+    volatile u64 before = block->changes;
+    int how = _setjmp(scheduler);
+    if (how == 0) {
+      Fiber& fiber = mine[next];
+      if (!fiber.running) {
+        fiber.running = true;
+        getcontext(&fiber.start);
+        fiber.start.uc_stack.ss_sp = stacks[(size_t)next];
+        fiber.start.uc_stack.ss_size = STACK;
+        fiber.start.uc_link = nullptr;
+        makecontext(&fiber.start, fiber_main, 0);
+        setcontext(&fiber.start);
+      }
+      _longjmp(fiber.at, 1);
+    }
+    if (how == 2) return;
+    if (mine[next].done) left = left - 1;
+    idle = block->changes == before ? idle + 1 : 0;
+    if (idle > 2 * block->threads) { block->failure.what = "deadlock: no thread of the block gets further"; return; }
+  }
+}
+#endif
+
+template <class Run> void run_block(Run run) {
+#ifdef LUCE_HOST_THREADS
+  std::vector<std::thread> threads;
+  Block* mine = block;
+  for (i32 i = 0; i < mine->threads; i++)
+    threads.emplace_back([=] {
+      block = mine;
+      current = i;
+      try { run(); } catch (const Failure&) {}
+    });
+  for (auto& thread : threads) thread.join();
+#else
+  entry_data = &run;
+  entry = [](void* data) { (*(Run*)data)(); };
+  run_fibers();
+#endif
+}
+
+template <class... Arguments>
+const char* launch(void (*kernel)(Arguments...), int most, const i32* shape, i64 shared, void** arguments) {
+  static std::string failure;
+  i32 threads = shape[3];
+  if (threads <= 0 || threads > most || threads % WARP) {
+    failure = "a block of " + std::to_string(threads) + " threads; the kernel takes multiples of 32 up to " + std::to_string(most);
+    return failure.c_str();
+  }
+  if (shared > 232448) return "more than 227 KiB of shared memory";
+  for (i32 z = 0; z < shape[2]; z++)
+    for (i32 y = 0; y < shape[1]; y++)
+      for (i32 x = 0; x < shape[0]; x++) {
+        Block here;
+        here.threads = threads;
+        here.index[0] = x, here.index[1] = y, here.index[2] = z;
+        for (int i = 0; i < 3; i++) here.grid[i] = shape[i];
+        here.shared_bytes = shared;
+        here.shared = (u8*)aligned_alloc(1024, (size_t)((shared + 1023) / 1024 * 1024 + 1024));
+        memset(here.shared, 0xff, (size_t)shared);
+        std::vector<Warp> warps((size_t)(threads / WARP));
+        std::vector<Barrier> groups((size_t)((threads + 127) / 128));
+        for (Warp& warp : warps) here.warps.push_back(&warp);
+        for (Barrier& group : groups) here.groups.push_back(&group);
+        block = &here;
+        run_block([&] { call(kernel, arguments, std::index_sequence_for<Arguments...>{}); });
+        free(here.shared);
+        block = nullptr;
+        if (!here.failure.what.empty()) {
+          failure = "block (" + std::to_string(x) + ", " + std::to_string(y) + ", " + std::to_string(z) + "), thread " +
+                    std::to_string(current) + ": " + here.failure.what;
+          return failure.c_str();
+        }
+      }
+  return nullptr;
+}
+
+}  // namespace luce_host
+
+DEVICE i32 thread() { return luce_host::current; }
+DEVICE i32 block_threads() { return luce_host::block->threads; }
+DEVICE i32 block_x() { return luce_host::block->index[0]; }
+DEVICE i32 block_y() { return luce_host::block->index[1]; }
+DEVICE i32 block_z() { return luce_host::block->index[2]; }
+DEVICE i32 grid_x() { return luce_host::block->grid[0]; }
+DEVICE i32 grid_y() { return luce_host::block->grid[1]; }
+DEVICE i32 grid_z() { return luce_host::block->grid[2]; }
+DEVICE u8* shared_memory() { return luce_host::block->shared; }
+
+DEVICE u32 as_u32(f32 v) { u32 r; memcpy(&r, &v, 4); return r; }
+DEVICE f32 as_f32(u32 v) { f32 r; memcpy(&r, &v, 4); return r; }
+DEVICE u64 as_u64(f64 v) { u64 r; memcpy(&r, &v, 8); return r; }
+DEVICE f64 as_f64(u64 v) { f64 r; memcpy(&r, &v, 8); return r; }
+
+DEVICE void sync_block() { luce_host::meet(luce_host::block->barriers[0], luce_host::block->threads, true); }
+DEVICE void sync_warp() { luce_host::exchange({}); }
+DEVICE void barrier_sync(i32 id, i32 threads) { luce_host::meet(luce_host::block->barriers[id], threads, true); }
+DEVICE void barrier_arrive(i32 id, i32 threads) { luce_host::meet(luce_host::block->barriers[id], threads, false); }
+DEVICE u32 shfl(u32 v, i32 from) { return luce_host::exchange({{v}})[from & (WARP - 1)].words[0]; }
+DEVICE u32 ballot_(bool v) {
+  const luce_host::Payload* all = luce_host::exchange({{v}});
+  u32 bits = 0;
+  for (int i = 0; i < WARP; i++) bits |= all[i].words[0] << i;
+  return bits;
+}
+DEVICE i32 popcount(u32 v) { return __builtin_popcount(v); }
+DEVICE i32 leading_zeros(u32 v) { return v ? __builtin_clz(v) : 32; }
+
+DEVICE u32 atomic_add(u32* at, u32 v) { return __atomic_fetch_add(at, v, __ATOMIC_ACQ_REL); }
+DEVICE u64 atomic_add(u64* at, u64 v) { return __atomic_fetch_add(at, v, __ATOMIC_ACQ_REL); }
+template <class T> DEVICE T luce_atomic_max(T* at, T v) {
+  T old = __atomic_load_n(at, __ATOMIC_ACQUIRE);
+  while (old < v && !__atomic_compare_exchange_n(at, &old, v, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {}
+  return old;
+}
+DEVICE u32 atomic_max(u32* at, u32 v) { return luce_atomic_max(at, v); }
+DEVICE u64 atomic_max(u64* at, u64 v) { return luce_atomic_max(at, v); }
+DEVICE u32 atomic_or(u32* at, u32 v) { return __atomic_fetch_or(at, v, __ATOMIC_ACQ_REL); }
+DEVICE void fence_device() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+
+// Compiled with -ffp-contract=off.
+DEVICE f32 add(f32 a, f32 b) { return a + b; }
+DEVICE f32 sub(f32 a, f32 b) { return a - b; }
+DEVICE f32 mul(f32 a, f32 b) { return a * b; }
+DEVICE f32 fma_(f32 a, f32 b, f32 c) { return __builtin_fmaf(a, b, c); }
+DEVICE f32 div(f32 a, f32 b) { return a / b; }
+DEVICE f32 sqrt_(f32 a) { return sqrtf(a); }
+DEVICE f64 add(f64 a, f64 b) { return a + b; }
+DEVICE f64 sub(f64 a, f64 b) { return a - b; }
+DEVICE f64 mul(f64 a, f64 b) { return a * b; }
+DEVICE f64 fma_(f64 a, f64 b, f64 c) { return __builtin_fma(a, b, c); }
+DEVICE f64 div(f64 a, f64 b) { return a / b; }
+DEVICE u32 mul_high(u32 a, u32 b) { return (u32)(((u64)a * b) >> 32); }
+
+DEVICE u32 soft_pack_bf16(f32 low, f32 high);
+DEVICE f32 soft_f16_to_f32(u16 h);
+DEVICE u32 native_pack_bf16(f32 low, f32 high) { return soft_pack_bf16(low, high); }
+DEVICE f32 native_f16_to_f32(u16 h) { return soft_f16_to_f32(h); }
+DEVICE u32 prmt(u32 a, u32 b, u32 select) {
+  u64 bytes = ((u64)b << 32) | a;
+  u32 r = 0;
+  for (int i = 0; i < 4; i++) r |= (u32)(bytes >> 8 * (select >> 4 * i & 7) & 0xff) << 8 * i;
+  return r;
+}
+DEVICE u32 and_or(u32 a, u32 b, u32 c) { return (a & b) | c; }
+DEVICE u32 fma_bf16x2(u32 a, u32 b, u32 c) {
+  // In double the product is exact and the sum is rounded far below bf16's last place.
+  f64 low = (f64)as_f32(a << 16) * as_f32(b << 16) + as_f32(c << 16);
+  f64 high = (f64)as_f32(a & 0xffff0000u) * as_f32(b & 0xffff0000u) + as_f32(c & 0xffff0000u);
+  return soft_pack_bf16((f32)low, (f32)high);
+}
+DEVICE f32 luce_bf16(u32 word, int half) { return as_f32(half ? word & 0xffff0000u : word << 16); }
+DEVICE void mma_bf16(f32 (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+  const luce_host::Payload* all = luce_host::exchange({{a0, a1, a2, a3, b0, b1}});
+  int lane = luce_host::current % WARP;
+  for (int i = 0; i < 4; i++) {
+    int row = lane / 4, column = lane % 4 * 2 + (i & 1), below = i >> 1;
+    f64 sum = 0;
+    for (int k = 0; k < 16; k++) {
+      u32 a = all[row * 4 + k % 8 / 2].words[(k >> 3) * 2 + below], b = all[column * 4 + k % 8 / 2].words[4 + (k >> 3)];
+      sum += (f64)luce_bf16(a, k & 1) * luce_bf16(b, k & 1);
+    }
+    c[i] = (f32)(c[i] + sum);
+  }
+}
+DEVICE void cp_async16(void* to, const void* from) { memcpy(to, from, 16); }
+DEVICE void cp_async_commit() {}
+template <int PENDING> DEVICE void cp_async_wait() {}
+DEVICE void luce_ldmatrix(u32 (&r)[4], const void* row, bool transposed) {
+  u64 address = (u64)row;
+  const luce_host::Payload* all = luce_host::exchange({{(u32)address, (u32)(address >> 32)}});
+  int lane = luce_host::current % WARP;
+  for (int matrix = 0; matrix < 4; matrix++) {
+    u16 pair[2];
+    for (int i = 0; i < 2; i++) {
+      int y = lane / 4, x = lane % 4 * 2 + i;
+      if (transposed) std::swap(x, y);
+      const luce_host::Payload& line = all[matrix * 8 + y];
+      pair[i] = ((const u16*)(line.words[0] | (u64)line.words[1] << 32))[x];
+    }
+    r[matrix] = pair[0] | (u32)pair[1] << 16;
+  }
+}
+DEVICE void ldmatrix_x4(u32 (&r)[4], const void* row) { luce_ldmatrix(r, row, false); }
+DEVICE void ldmatrix_x4_trans(u32 (&r)[4], const void* row) { luce_ldmatrix(r, row, true); }
+DEVICE void load_stream16(const void* at, u32& x, u32& y, u32& z, u32& w) {
+  const u32* words = (const u32*)at;
+  x = words[0], y = words[1], z = words[2], w = words[3];
+}
+
+DEVICE void bar_init(u64* bar, u32 count) {
+#ifdef LUCE_HOST_THREADS
+  std::lock_guard<std::mutex> guard(luce_host::block->phases_lock);
+#endif
+  luce_host::block->phases.emplace_back();
+  luce_host::Phase& phase = luce_host::block->phases.back();
+  phase.at = bar;
+  phase.count = count;
+}
+DEVICE void bar_init_fence() {}
+DEVICE void proxy_fence() {}
+DEVICE void bar_expect(u64* bar, u32 bytes) {
+  luce_host::Phase& phase = luce_host::phase_of(bar);
+  luce_host::Lock lock(phase);
+  phase.pending += bytes;
+  phase.arrived++;
+  luce_host::settle(phase);
+  lock.change();
+}
+DEVICE void bar_arrive(u64* bar) { bar_expect(bar, 0); }
+DEVICE void bulk_load(void* to, const void* from, u32 bytes, u64* bar) {
+  if (((u64)to | (u64)from | bytes) & 15) luce_host::fail("a bulk copy that is not a multiple of 16 bytes");
+  luce_host::Phase& phase = luce_host::phase_of(bar);
+  luce_host::Lock lock(phase);
+  memset(to, 0xff, bytes);
+  phase.copies.push_back({to, from, bytes});
+  lock.change();
+}
+DEVICE void bar_wait(u64* bar, u32 parity) {
+  luce_host::Phase& phase = luce_host::phase_of(bar);
+  luce_host::Lock lock(phase);
+  lock.wait([&] {
+    if ((phase.phase & 1) == parity && phase.arrived == phase.count) {
+      luce_host::deliver(phase);
+      luce_host::settle(phase);
+      lock.change();
+    }
+    return (phase.phase & 1) != parity;
+  });
+}
+DEVICE void pdl_wait() {}
+DEVICE void pdl_launch() {}
+DEVICE void trap(const char* what) { luce_host::fail(what); }

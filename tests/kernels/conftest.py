@@ -1,0 +1,26 @@
+"""``device``: the host build by default; a GPU with LUCE_TEST_DEVICE=cuda. The same tests run on both."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from luce.compute.device import Device
+from luce.compute.host_device import HostDevice, host_compiler
+
+
+def open_test_device() -> Device:
+    wanted = os.environ.get("LUCE_TEST_DEVICE", "host")
+    if wanted != "host":
+        from luce.compute.cupy_device import open_device
+
+        return open_device(int(wanted.partition(":")[2] or 0))
+    if host_compiler() is None:
+        pytest.skip("the host build of the kernels needs a C++ compiler (g++ or clang)")
+    return HostDevice()
+
+
+@pytest.fixture(scope="session")
+def device() -> Device:
+    return open_test_device()

@@ -1,0 +1,174 @@
+"""device.h and maths.h: right values on every device, by the device's self-test kernels."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from luce.compute.device import Device
+from luce.compute.host_device import HostDevice
+from luce.errors import DeviceError
+
+NAMES = (
+    *(
+        "exp",
+        "log",
+        "log1p",
+        "sigmoid",
+        "silu",
+        "softplus",
+        "tanh",
+        "gelu",
+        "add",
+        "sub",
+        "mul",
+        "fma",
+        "div",
+    ),
+    *("sqrt", "bf16", "f16", "fma_bf16", "prmt", "and_or"),
+)
+
+
+def maths(device: Device, x: np.ndarray, z: np.ndarray) -> dict[str, np.ndarray]:
+    out = device.empty((len(NAMES), len(x)), np.float32)
+    kernel = device.kernel("selftest.cu", "selftest_maths")
+    kernel((2, 1, 1), 64, [device.array(x), device.array(z), out, np.int32(len(x))])
+    return dict(zip(NAMES, device.numpy(out), strict=True))
+
+
+def ulps(found: np.ndarray, wanted: np.ndarray) -> float:
+    space = np.spacing(np.maximum(np.abs(wanted), np.finfo(np.float32).tiny).astype(np.float32))
+    return float(np.max(np.abs(found.astype(np.float64) - wanted) / space))
+
+
+def gelu(x: np.ndarray) -> np.ndarray:
+    return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+
+
+def round_bf16(x: np.ndarray) -> np.ndarray:
+    bits = x.astype(np.float32).view(np.uint32)
+    return ((bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000).astype(np.uint32).view(np.float32)
+
+
+def test_maths_are_near_the_true_values(device: Device) -> None:
+    rng = np.random.default_rng(1)
+    x = np.concatenate([rng.uniform(-80, 80, 3000), rng.standard_normal(3000)]).astype(np.float32)
+    z = rng.uniform(0.001, 1, len(x)).astype(np.float32)
+    found = maths(device, x, z)
+    wide, second = x.astype(np.float64), z.astype(np.float64)
+    assert ulps(found["exp"], np.exp(wide)) <= 2
+    positive = x > 0
+    assert ulps(found["log"][positive], np.log(wide[positive])) <= 2
+    assert np.isnan(found["log"][x < 0]).all()
+    assert ulps(found["log1p"], np.log1p(second)) <= 2
+    assert ulps(found["sigmoid"], 1 / (1 + np.exp(-wide))) <= 4
+    assert ulps(found["silu"], wide / (1 + np.exp(-wide))) <= 4
+    assert np.max(np.abs(found["softplus"] - np.logaddexp(0, wide)) / np.logaddexp(0, wide)) < 1e-6
+    assert np.max(np.abs(found["tanh"] - np.tanh(wide))) < 2e-7
+    assert np.max(np.abs(found["gelu"] - gelu(wide)) / np.maximum(1, np.abs(wide))) < 1e-6
+
+
+def test_arithmetic_is_exact(device: Device) -> None:
+    rng = np.random.default_rng(2)
+    x = (rng.standard_normal(4000) * 10.0 ** rng.integers(-5, 5, 4000)).astype(np.float32)
+    z = rng.standard_normal(4000).astype(np.float32)
+    found = maths(device, x, z)
+    for name, wanted in (("add", x + z), ("sub", x - z), ("mul", x * z), ("div", x / z)):
+        np.testing.assert_array_equal(found[name], wanted, err_msg=name)
+    np.testing.assert_array_equal(found["sqrt"], np.sqrt(np.abs(x)))
+    np.testing.assert_array_equal(found["bf16"], round_bf16(x))
+    halves = (x.view(np.uint32) & 0xFFFF).astype(np.uint16).view(np.float16).astype(np.float32)
+    np.testing.assert_array_equal(found["f16"], halves)
+    a, b = round_bf16(x).astype(np.float64), round_bf16(z).astype(np.float64)
+    np.testing.assert_array_equal(found["fma_bf16"], round_bf16((a * b + a).astype(np.float32)))
+    bytes_ = np.stack([*x.view(np.uint8).reshape(-1, 4).T, *z.view(np.uint8).reshape(-1, 4).T], axis=1)
+    np.testing.assert_array_equal(
+        found["prmt"].view(np.uint32), np.ascontiguousarray(bytes_[:, [0, 4, 2, 6]]).view(np.uint32)[:, 0]
+    )
+    np.testing.assert_array_equal(
+        found["and_or"].view(np.uint32), x.view(np.uint32) & z.view(np.uint32) | 0x43004300
+    )
+
+
+def test_special_values(device: Device) -> None:
+    x = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 100.0, -100.0, 1e-40], np.float32)
+    found = maths(device, x, np.ones(len(x), np.float32))
+    np.testing.assert_array_equal(
+        found["exp"][:7], np.array([np.nan, np.inf, 0, 1, 1, np.inf, 0], np.float32)
+    )
+    np.testing.assert_array_equal(found["log"][[0, 1, 3]], np.array([np.nan, np.inf, -np.inf], np.float32))
+    np.testing.assert_array_equal(found["sigmoid"][1:3], np.array([1, 0], np.float32))
+
+
+@pytest.mark.parametrize("threads", [32, 96, 256])
+def test_a_block_works_together(device: Device, threads: int) -> None:
+    x = np.random.default_rng(threads).integers(-50, 50, threads).astype(np.float32)
+    out = device.empty((3, threads), np.float32)
+    device.kernel("selftest.cu", "selftest_block")((1, 1, 1), threads, [device.array(x), out], shared=64)
+    warps = x.reshape(-1, 32)
+    negative = (warps < 0).sum(1)
+    wanted = np.repeat(warps.sum(1) + negative, 32) + x.sum()
+    found = device.numpy(out)
+    np.testing.assert_array_equal(found[0], wanted)
+    shifted = warps.copy()
+    shifted[:, :29] = warps[:, 3:]
+    np.testing.assert_array_equal(found[1], shifted.ravel())
+    np.testing.assert_array_equal(found[2], np.repeat(warps.max(1), 32))
+
+
+def test_matrix_instruction(device: Device) -> None:
+    rng = np.random.default_rng(3)
+    a, b = (round_bf16(rng.standard_normal((rows, 16)).astype(np.float32)) for rows in (16, 8))
+    words = [device.array(np.ascontiguousarray(m.view(np.uint16)[:, 1::2]).view(np.uint32)) for m in (a, b)]
+    d = device.empty((16, 8), np.float32)
+    device.kernel("selftest.cu", "selftest_mma")((1, 1, 1), 32, [*words, d])
+    np.testing.assert_allclose(device.numpy(d), a @ b.T, rtol=0, atol=2e-6)
+
+
+def test_matrix_loads(device: Device) -> None:
+    x = np.arange(256, dtype=np.uint16).reshape(4, 8, 8)
+    out = device.empty((2, 4, 32), np.uint32)
+    words = device.array(x.reshape(-1).view(np.uint32))
+    device.kernel("selftest.cu", "selftest_ldmatrix")((1, 1, 1), 32, [words, out], shared=512)
+    found = device.numpy(out).view(np.uint16).reshape(2, 4, 8, 8)
+    np.testing.assert_array_equal(found[0], x)
+    np.testing.assert_array_equal(found[1], x.transpose(0, 2, 1))
+
+
+@pytest.mark.parametrize("stages", [1, 2, 3, 7])
+def test_bulk_copies(device: Device, stages: int) -> None:
+    x = np.random.default_rng(4).standard_normal(stages * 256).astype(np.float32)
+    out = device.empty(len(x), np.float32)
+    kernel = device.kernel("selftest.cu", "selftest_bulk")
+    kernel((1, 1, 1), 64, [device.array(x), out, np.int32(stages)], shared=128 + 2048, early=True)
+    np.testing.assert_array_equal(device.numpy(out), x + np.float32(1))
+
+
+def test_graphs_replay(device: Device) -> None:
+    x, out = device.array(np.arange(32, dtype=np.float32)), device.zeros((3, 32), np.float32)
+    kernel = device.kernel("selftest.cu", "selftest_block")
+    stream = device.stream()
+    with device.using(stream):
+        graph = device.capture(lambda: kernel((1, 1, 1), 32, [x, out], shared=64))
+        stream.synchronize()
+        assert not device.numpy(out).any(), "a recording does not run"
+        graph.launch()
+        first = device.numpy(out)
+        device.upload(x, device.pinned(32, np.float32))
+        graph.launch()
+        assert first.any() and not device.numpy(out).any()
+
+
+def test_wrong_shapes_are_refused(device: Device) -> None:
+    if not isinstance(device, HostDevice):
+        pytest.skip("the host build's own checks")
+    kernel = device.kernel("selftest.cu", "selftest_block")
+    out = device.empty((3, 512), np.float32)
+    with pytest.raises(DeviceError, match="multiples of 32 up to 256"):
+        kernel((1, 1, 1), 512, [out, out], shared=64)
+    with pytest.raises(DeviceError, match=r"has no LUCE_EXPORT\(missing\)"):
+        device.kernel("selftest.cu", "missing")
+    with pytest.raises(DeviceError, match="kernel source"):
+        device.kernel("missing.cu", "missing")
