@@ -65,39 +65,41 @@ struct Tile {           // 8 bytes: up to QUERY_TILE (the attention kernel's) co
     i32 first;          // row in the lane
 };
 
-#define SAMPLE_GREEDY 1     // argmax, lowest id of equal ones
+#define SAMPLE_GREEDY 1     // argmax, lowest id of equal ones; temperature, filters and seed do not take part
 #define SAMPLE_MASK 2       // `mask` names a row of the masks
 #define SAMPLE_PENALTIES 4  // repetition, presence or frequency differs from 1, 0, 0
-#define SAMPLE_TOP_P 8      // top_p takes part
+#define SAMPLE_TOP_P 8      // `top_p` takes part
 #define SAMPLE_LOGPROBS 16  // `logprobs` of the most likely ids are wanted, and that of the drawn one
+#define SAMPLE_MIN_P 32     // `log_min_p` takes part
 
-struct Sample {         // 96 bytes: one token to draw (luce/sampling/sampler.py says what the steps are)
+struct Sample {         // 112 bytes: one token to draw (luce/sampling/sampler.py says what the steps are, and in float64)
     i32 row;            // row of the pass whose logits are drawn from
     i32 slot;
     i32 position;       // absolute position that the token will stand at; it is put into the history there
     u32 flags;
-    f32 temperature;    // > 0 unless greedy
-    f32 min_p;          // 0: off
+    f64 temperature;    // > 0
+    f64 log_min_p;      // ln(min_p)
+    u64 top_p;          // ceil(top_p * 2^64), a fixed-point fraction: kept is the smallest set of most likely ids whose integer
+                        // weights sum to at least ceil(total * top_p / 2^64)
     i32 top_k;          // 0: off
-    u32 top_p;          // ceil(top_p * 2^32) as a fixed-point fraction: kept is the smallest set of most likely ids whose integer
-                        // weights sum to at least ceil(total * top_p / 2^32)
-    u32 seed[2];        // low, high word of the Philox key
-    f32 repetition;
-    f32 presence;
-    f32 frequency;
-    i32 first_generated;// ids of the history before it are prompt, from it to position - 1 generated
-    i32 bias;           // first entry in the lists (Adjust) of ids with a bias
-    i32 num_bias;
-    i32 ends;           // first entry in the lists of ids that may not be drawn yet (min_tokens; `add` unused), unless the mask then
-    i32 num_ends;       // leaves nothing
-    i32 mask;           // row of the masks u32 [.][ceil(ids / 32)], bit i % 32 of word i / 32: may id i be drawn?
     i32 logprobs;       // most likely ids wanted, 0..20
-    i32 reserved[4];
+    u32 seed[2];        // low, high word of the Philox key
+    f64 repetition;
+    f64 presence;
+    f64 frequency;
+    i32 first_generated;// ids of the history before it are prompt, from it to position - 1 generated
+    i32 bias;           // first entry in the lists (Adjust), ascending by id, of ids with a bias
+    i32 num_bias;
+    i32 ends;           // first entry in the lists, ascending by id, of ids that may not be drawn yet (min_tokens; `add`
+    i32 num_ends;       // unused), unless the mask then leaves nothing
+    i32 mask;           // row of the masks u32 [.][ceil(ids / 32)], bit i % 32 of word i / 32: may id i be drawn?
+    i32 reserved[2];
 };
 
-struct Adjust {         // 8 bytes
+struct Adjust {         // 16 bytes
+    f64 add;
     i32 id;
-    f32 add;
+    i32 reserved;
 };
 
 #define TOP_LOGPROBS 20

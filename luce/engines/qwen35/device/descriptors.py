@@ -28,6 +28,7 @@ __all__ = [
     "SAMPLE_GREEDY",
     "SAMPLE_LOGPROBS",
     "SAMPLE_MASK",
+    "SAMPLE_MIN_P",
     "SAMPLE_PENALTIES",
     "SAMPLE_TOP_P",
     "SOURCE_HISTORY",
@@ -54,7 +55,8 @@ TOP_LOGPROBS = 20
 SOURCE_HISTORY = -1
 """The row's token is the one in the slot's history at its position."""
 
-SAMPLE_GREEDY, SAMPLE_MASK, SAMPLE_PENALTIES, SAMPLE_TOP_P, SAMPLE_LOGPROBS = 1, 2, 4, 8, 16
+SAMPLE_GREEDY, SAMPLE_MASK, SAMPLE_PENALTIES = 1, 2, 4
+SAMPLE_TOP_P, SAMPLE_LOGPROBS, SAMPLE_MIN_P = 8, 16, 32
 FAULT_LOGITS, FAULT_MASK = 1, 2
 
 
@@ -73,18 +75,18 @@ TILE = _record(*_ints("lane", "first"))
 SAMPLE = _record(
     *_ints("row", "slot", "position"),
     ("flags", "<u4"),
-    ("temperature", "<f4"),
-    ("min_p", "<f4"),
-    ("top_k", "<i4"),
-    ("top_p", "<u4"),
+    ("temperature", "<f8"),
+    ("log_min_p", "<f8"),
+    ("top_p", "<u8"),
+    *_ints("top_k", "logprobs"),
     ("seed", "<u4", (2,)),
-    ("repetition", "<f4"),
-    ("presence", "<f4"),
-    ("frequency", "<f4"),
-    *_ints("first_generated", "bias", "num_bias", "ends", "num_ends", "mask", "logprobs"),
-    ("reserved", "<i4", (4,)),
+    ("repetition", "<f8"),
+    ("presence", "<f8"),
+    ("frequency", "<f8"),
+    *_ints("first_generated", "bias", "num_bias", "ends", "num_ends", "mask"),
+    ("reserved", "<i4", (2,)),
 )
-ADJUST = _record(("id", "<i4"), ("add", "<f4"))
+ADJUST = _record(("add", "<f8"), *_ints("id", "reserved"))
 DRAWN = _record(
     *_ints("token", "faults"),
     ("logprob", "<f4"),
