@@ -116,6 +116,7 @@ struct Drawn {          // 192 bytes: the result of a Sample, in its place
 
 #define FAULT_LOGITS 1      // a logit of a real id is NaN or infinite
 #define FAULT_MASK 2        // the mask allows nothing
+#define FAULT_ROWS 4        // a lane's last hidden row is NaN or infinite
 
 // history i32 [slots][history_stride]: the ids fed so far by position, and the one sampled for the next. The host puts the prompt
 // there when a slot is opened; embedding and sampler keep it up. Entries at or past the position in hand hold anything.

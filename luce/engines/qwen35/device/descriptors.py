@@ -20,8 +20,10 @@ __all__ = [
     "DRAWN",
     "FAULT_LOGITS",
     "FAULT_MASK",
+    "FAULT_ROWS",
     "LANE",
     "PASS",
+    "PIECE",
     "RING_ROWS",
     "ROW",
     "SAMPLE",
@@ -57,7 +59,7 @@ SOURCE_HISTORY = -1
 
 SAMPLE_GREEDY, SAMPLE_MASK, SAMPLE_PENALTIES = 1, 2, 4
 SAMPLE_TOP_P, SAMPLE_LOGPROBS, SAMPLE_MIN_P = 8, 16, 32
-FAULT_LOGITS, FAULT_MASK = 1, 2
+FAULT_LOGITS, FAULT_MASK, FAULT_ROWS = 1, 2, 4
 
 
 def _record(*fields: tuple[Any, ...]) -> np.dtype[np.void]:
@@ -95,6 +97,8 @@ DRAWN = _record(
     ("top_logprobs", "<f4", (TOP_LOGPROBS,)),
     ("reserved", "<i4", (4,)),
 )
+PIECE = _record(("to", "<i8"), ("from", "<i8"), ("bytes", "<i8"))
+"""One copy or fill of ``kernels/copies.cu``; multiples of 16 bytes."""
 
 _ALIGN = 256
 
