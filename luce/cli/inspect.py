@@ -20,6 +20,7 @@ from luce.engines.load_model import (
     demo_model,
     open_model,
 )
+from luce.engines.qwen35.config import TextConfig
 from luce.engines.qwen35.memory import format_bytes
 from luce.http.options import HttpOptions
 from luce.weights.model_files import ModelFiles
@@ -75,7 +76,7 @@ def describe(model: OpenedModel) -> Iterator[str]:
     yield f"weights     {model.file_bytes:,} bytes in the files ({format_bytes(model.file_bytes)})"
     yield (
         f"layers      {text.num_layers} ({text.num_layers - full} DeltaNet, {full} attention)"
-        f"{f', {text.num_mtp_layers} MTP' if text.num_mtp_layers else ''}, hidden {text.hidden}, ffn {text.ffn}"
+        f"{f', {text.num_mtp_layers} MTP' if text.num_mtp_layers else ''}, hidden {text.hidden}, {_ffn(text)}"
     )
     yield f"attention   {text.heads} query heads, {text.kv_heads} KV heads, head size {text.head_dim}"
     yield (
@@ -101,6 +102,13 @@ def describe(model: OpenedModel) -> Iterator[str]:
     yield f"memory      for {options.slots} slots of {options.context} tokens:"
     for line in model.plan.lines():
         yield f"  {line}"
+
+
+def _ffn(text: TextConfig) -> str:
+    moe = text.moe
+    if moe is None:
+        return f"ffn {text.ffn}"
+    return f"{moe.used} of {moe.experts} experts of {moe.ffn} and a shared one of {moe.shared_ffn}"
 
 
 def _formats(file: TensorFile) -> str:

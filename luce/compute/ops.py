@@ -19,6 +19,7 @@ __all__ = [
     "sigmoid",
     "silu",
     "softplus",
+    "swiglu",
     "unit_norm",
 ]
 
@@ -74,6 +75,13 @@ def silu(x: F32, out: F32) -> F32:
     np.exp(out, out=out)
     out += _ONE
     return np.divide(x, out, out=out)
+
+
+def swiglu(gate_up: F32, out: F32) -> F32:
+    """``silu(gate) · up`` of rows [R, gate | up]. ``out`` [R, half as wide] is another array."""
+    half = gate_up.shape[-1] // 2
+    silu(gate_up[:, :half], out)
+    return np.multiply(out, gate_up[:, half:], out=out)
 
 
 def softplus(x: F32) -> F32:

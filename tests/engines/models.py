@@ -7,11 +7,13 @@ import functools
 import numpy as np
 import numpy.typing as npt
 
-from luce.engines.qwen35.config import Qwen35Config, TextConfig, VisionConfig
+from luce.engines.qwen35.config import MoeConfig, Qwen35Config, TextConfig, VisionConfig
 from luce.engines.qwen35.weights import (
     DeltaNetWeights,
+    FfnWeights,
     FullAttentionWeights,
     LayerWeights,
+    MoeWeights,
     Qwen35Weights,
     VisionBlockWeights,
     VisionWeights,
@@ -27,14 +29,21 @@ NAN_TOKEN = 118
 
 
 def tiny_config(
-    *, ratio: int = 2, group: int = 2, dk: int = 16, dv: int = 24, tied: bool = False, layers: int = 4
+    *,
+    ratio: int = 2,
+    group: int = 2,
+    dk: int = 16,
+    dv: int = 24,
+    tied: bool = False,
+    layers: int = 4,
+    moe: MoeConfig | None = None,
 ) -> Qwen35Config:
     """Few layers, real structure: value heads > key heads, Dk ≠ Dv, grouped queries, partial M-RoPE."""
     text = TextConfig(
         vocab_size=120,
         hidden=64,
         num_layers=layers,
-        ffn=96,
+        ffn=96 if moe is None else 0,
         heads=2 * group,
         kv_heads=2,
         head_dim=32,
@@ -50,6 +59,7 @@ def tiny_config(
         mrope_section=(2, 1, 1),
         max_positions=4096,
         tied=tied,
+        moe=moe,
     )
     vision = VisionConfig(
         depth=2,
@@ -138,16 +148,23 @@ def random_weights(config: Qwen35Config, seed: int = 0, *, gates: float = 1.0) -
             matrix(t.hidden, t.value_size),
         )
 
-    layers = tuple(
-        LayerWeights(
-            norm(t.hidden),
-            mixer(full),
-            norm(t.hidden),
-            matrix(t.ffn, t.hidden),
-            matrix(t.ffn, t.hidden),
-            matrix(t.hidden, t.ffn),
+    def swiglu(ffn: int) -> FfnWeights:
+        return FfnWeights(matrix(ffn, t.hidden), matrix(ffn, t.hidden), matrix(t.hidden, ffn))
+
+    def ffn() -> FfnWeights | MoeWeights:
+        if t.moe is None:
+            return swiglu(t.ffn)
+        e, i = t.moe.experts, t.moe.ffn
+        return MoeWeights(
+            matrix(e, t.hidden),
+            matrix(e * 2 * i, t.hidden).reshape(e, 2 * i, t.hidden),
+            matrix(e * t.hidden, i).reshape(e, t.hidden, i),
+            swiglu(t.moe.shared_ffn),
+            matrix(1, t.hidden),
         )
-        for full in t.full_attention
+
+    layers = tuple(
+        LayerWeights(norm(t.hidden), mixer(full), norm(t.hidden), ffn()) for full in t.full_attention
     )
     embed = (0.6 * rng.standard_normal((t.vocab_size, t.hidden))).astype(np.float32)
     head = embed if t.tied else (0.5 * rng.standard_normal((t.vocab_size, t.hidden))).astype(np.float32)
@@ -189,7 +206,13 @@ def random_weights(config: Qwen35Config, seed: int = 0, *, gates: float = 1.0) -
     return Qwen35Weights(embed, layers, norm(t.hidden), head, vision, None)
 
 
+MIXTURE = MoeConfig(experts=7, used=3, ffn=40, shared_ffn=24)
+"""Widths that are no whole panels, and experts that are no whole tiles."""
+
+
 @functools.cache
-def tiny_model(seed: int = 0, ratio: int = 2, group: int = 2) -> tuple[Qwen35Config, Qwen35Weights]:
-    config = tiny_config(ratio=ratio, group=group)
+def tiny_model(
+    seed: int = 0, ratio: int = 2, group: int = 2, *, moe: MoeConfig | None = None
+) -> tuple[Qwen35Config, Qwen35Weights]:
+    config = tiny_config(ratio=ratio, group=group, moe=moe)
     return config, random_weights(config, seed)

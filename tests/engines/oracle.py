@@ -14,7 +14,14 @@ import numpy as np
 import numpy.typing as npt
 
 from luce.engines.qwen35.config import Qwen35Config, TextConfig, VisionConfig
-from luce.engines.qwen35.weights import DeltaNetWeights, FullAttentionWeights, Qwen35Weights, VisionWeights
+from luce.engines.qwen35.weights import (
+    DeltaNetWeights,
+    FfnWeights,
+    FullAttentionWeights,
+    MoeWeights,
+    Qwen35Weights,
+    VisionWeights,
+)
 
 F64 = npt.NDArray[np.float64]
 
@@ -114,6 +121,26 @@ def attention(u: F64, w: FullAttentionWeights, c: TextConfig, positions: npt.NDA
     return (out * sigmoid(gate)).reshape(rows, -1) @ wide(w.o).T
 
 
+def swiglu(u: F64, w: FfnWeights) -> F64:
+    """Dense feed-forward (spec §8)."""
+    return (silu(u @ wide(w.gate).T) * (u @ wide(w.up).T)) @ wide(w.down).T
+
+
+def mixture(u: F64, w: MoeWeights, c: TextConfig) -> F64:
+    """Mixture of experts, row by row (spec §8): softmax over all, the best ones, their weights made to sum to 1."""
+    assert c.moe is not None
+    logits = u @ wide(w.router).T
+    p = np.exp(logits - logits.max(-1, keepdims=True))
+    p /= p.sum(-1, keepdims=True)
+    out = sigmoid(u @ wide(w.shared_gate).T) * swiglu(u, w.shared)
+    for t in range(len(u)):
+        best = sorted(range(c.moe.experts), key=lambda e: (-p[t, e], e))[: c.moe.used]
+        for e in best:
+            expert = FfnWeights(w.gate_up[e, : c.moe.ffn], w.gate_up[e, c.moe.ffn :], w.down[e])
+            out[t] += p[t, e] / sum(p[t, one] for one in best) * swiglu(u[t], expert)
+    return out
+
+
 def run_text(
     config: TextConfig,
     weights: Qwen35Weights,
@@ -132,7 +159,7 @@ def run_text(
             mixed = attention(u, layer.mixer, config, positions)
         x = x + mixed
         u = rms(x, layer.post_norm, config.rms_eps)
-        x = x + (silu(u @ wide(layer.gate).T) * (u @ wide(layer.up).T)) @ wide(layer.down).T
+        x = x + (swiglu(u, layer.ffn) if isinstance(layer.ffn, FfnWeights) else mixture(u, layer.ffn, config))
         hidden.append(x)
     logits = rms(x, weights.final_norm, config.rms_eps) @ wide(weights.head).T
     return OracleResult(logits, hidden, states)

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from luce.engines.qwen35.config import MoeConfig
 from luce.engines.qwen35.engine import Qwen35Engine
 from luce.engines.seam import RowSource, SlotSpec
 from tests.engines.harness import (
@@ -23,7 +24,7 @@ from tests.engines.harness import (
     same_bits,
     text_spec,
 )
-from tests.engines.models import NAN_TOKEN, demo_config, random_weights, tiny_model
+from tests.engines.models import MIXTURE, NAN_TOKEN, demo_config, random_weights, tiny_model
 
 F32 = npt.NDArray[np.float32]
 
@@ -46,25 +47,28 @@ def sequence_spec(index: int) -> SlotSpec:
 
 
 @functools.cache
-def reference(index: int) -> F32:
+def reference(index: int, moe: MoeConfig | None = None) -> F32:
     """Logits [T, V] of the prompt alone on a fresh engine."""
-    engine = new_engine(*tiny_model(), num_slots=1)
+    engine = new_engine(*tiny_model(moe=moe), num_slots=1)
     try:
         return engine.forward_all(sequence_spec(index))[0]
     finally:
         engine.shutdown()
 
 
-@pytest.fixture(params=[16, 64], ids=["gathered blocks", "blocks in place"])
+@pytest.fixture(
+    params=[(16, None), (64, None), (64, MIXTURE)], ids=["gathered blocks", "blocks in place", "mixture"]
+)
 def engine(request: pytest.FixtureRequest) -> Iterator[Qwen35Engine]:
-    engine = new_engine(*tiny_model(), block_size=request.param, num_blocks=1536 // request.param)
+    size, moe = request.param
+    engine = new_engine(*tiny_model(moe=moe), block_size=size, num_blocks=1536 // size)
     yield engine
     engine.shutdown()
 
 
-def check(sequence: Opened, index: int) -> int:
+def check(engine: Qwen35Engine, sequence: Opened, index: int) -> int:
     """Every row of logits that was sampled from equals the reference's; returns how many."""
-    expected = reference(index)
+    expected = reference(index, engine.config.text.moe)
     for position, logits in sequence.recorder.logits.items():
         assert same_bits(logits, expected[position - 1]), (index, position)
     return len(sequence.recorder.logits)
@@ -77,7 +81,7 @@ def test_chunks(engine: Qwen35Engine, index: int, chunk: int) -> None:
     sequence = driver.open(sequence_spec(index), slot=chunk % 4)
     length = len(sequence.spec.token_ids)
     driver.prefill(sequence, *range(chunk, length, chunk))
-    assert check(sequence, index) == -(-length // chunk)
+    assert check(engine, sequence, index) == -(-length // chunk)
     assert engine.audit(sequence.slot) == []
 
 
@@ -105,7 +109,7 @@ def test_dropped_rows_leave_no_trace(engine: Qwen35Engine) -> None:
     driver.step([Rows(sequence, 0, 60, sample=False)])
     for end in (61, 64, 66, 100, 124):  # all rows from 60 on are void each time
         driver.step([Rows(sequence, 60, end - 60)])
-        check(sequence, index)
+        check(engine, sequence, index)
     driver.step([Rows(sequence, 63, 10)])
     driver.step([Rows(sequence, 65, 5)])
     (gone,) = driver.step([Rows(sequence, 63, 1)])
@@ -122,7 +126,7 @@ def test_commit_waits_for_a_start_past_the_boundary(engine: Qwen35Engine) -> Non
     driver.step([Rows(sequence, 60, 4)])
     driver.step([Rows(sequence, 64, 1)])
     assert engine.call(lambda _, slots: slots[0].base) == 64
-    check(sequence, 9)
+    check(engine, sequence, 9)
     assert engine.audit(0) == []
 
 
@@ -141,6 +145,7 @@ def scenarios(draw: st.DrawFn) -> list[tuple[int, ...]]:
     seed=st.integers(0, 99),
     sick=st.sampled_from(["none", "nan", "closed"]),
     block_size=st.sampled_from([16, 24, 32, 64, 128]),
+    moe=st.sampled_from([None, MIXTURE]),
 )
 def test_random_neighbours_splits_drops_and_places(
     indices: list[int],
@@ -149,8 +154,9 @@ def test_random_neighbours_splits_drops_and_places(
     seed: int,
     sick: str,
     block_size: int,
+    moe: MoeConfig | None,
 ) -> None:
-    engine = new_engine(*tiny_model(), block_size=block_size, num_blocks=1536 // block_size)
+    engine = new_engine(*tiny_model(moe=moe), block_size=block_size, num_blocks=1536 // block_size)
     try:
         driver = Driver(engine, seed)
         slots = driver.random.sample(range(4), 4)
@@ -181,7 +187,7 @@ def test_random_neighbours_splits_drops_and_places(
         for who, sequence in enumerate(sequences):
             if sick == "nan" and who == 3:
                 continue
-            check(sequence, indices[who])
+            check(engine, sequence, indices[who])
             assert engine.audit(sequence.slot) == []
     finally:
         engine.shutdown()
@@ -194,13 +200,13 @@ def test_nan_neighbour_is_really_nan(engine: Qwen35Engine) -> None:
     bad = driver.open(text_spec([1, NAN_TOKEN, 2]), 1)
     outcomes = driver.step([Rows(good, 0, 65), Rows(bad, 0, 3)])
     assert outcomes[0].error is None and outcomes[1].error is not None
-    assert check(good, 4) == 1
+    assert check(engine, good, 4) == 1
     again = driver.step([Rows(bad, 3, 1, RowSource.LAST_SAMPLED)])
     assert "failed before" in (again[0].error or "")
     driver.close(bad)
     healthy = driver.open(sequence_spec(5), 1, blocks=bad.blocks)
     driver.prefill(healthy)
-    assert check(healthy, 5) == 1
+    assert check(engine, healthy, 5) == 1
 
 
 def test_freed_blocks_hold_nan_and_do_not_leak(engine: Qwen35Engine) -> None:
@@ -217,7 +223,7 @@ def test_freed_blocks_hold_nan_and_do_not_leak(engine: Qwen35Engine) -> None:
     assert np.isnan(rows).all(), "the trap: the freed block is poisoned"
     second = driver.open(sequence_spec(6), 0, blocks=blocks)
     driver.prefill(second, 1, 17, 100)
-    assert check(second, 6) == 4
+    assert check(engine, second, 6) == 4
     assert engine.audit(0) == []
 
 
@@ -232,19 +238,22 @@ def test_batches_really_form(engine: Qwen35Engine) -> None:
     for step in range(20):
         driver.step([Rows(s, s.high, 1 + step % 2) for s in sequences])
     for index, sequence in zip(chosen, sequences, strict=True):
-        assert check(sequence, index) == 21
+        assert check(engine, sequence, index) == 21
 
 
+@pytest.mark.parametrize("moe", [None, MIXTURE], ids=["dense", "mixture"])
 @pytest.mark.parametrize("heights", [(8,), (4,), (1,)])
-def test_every_tile_height_is_exact(heights: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_tile_height_is_exact(
+    heights: tuple[int, ...], moe: MoeConfig | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Where BLAS fails the check for tiles of 8 and 4, smaller ones or single rows serve; exact all the same."""
     monkeypatch.setattr("luce.compute.matrix.heights_for", lambda depth, width: heights)
     monkeypatch.setattr("luce.engines.qwen35.attention.attention_heights", lambda kv_heads, head_dim: heights)
-    engine = new_engine(*tiny_model())
+    engine = new_engine(*tiny_model(moe=moe))
     try:
         for index in (7, 8):
             expected = engine.forward_all(sequence_spec(index))[0]
-            np.testing.assert_allclose(expected, reference(index), atol=2e-3)
+            np.testing.assert_allclose(expected, reference(index, moe), atol=2e-3)
             for chunk in (1, 7, 50):
                 driver = Driver(engine, chunk)
                 one, two = driver.open(sequence_spec(index), 2), driver.open(sequence_spec(9), 1)

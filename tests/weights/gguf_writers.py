@@ -50,6 +50,13 @@ _LAYER_NAMES = {
     "mlp.gate_proj.weight": "ffn_gate.weight",
     "mlp.up_proj.weight": "ffn_up.weight",
     "mlp.down_proj.weight": "ffn_down.weight",
+    "mlp.gate.weight": "ffn_gate_inp.weight",
+    "mlp.experts.gate_up_proj": "ffn_gate_up_exps.weight",
+    "mlp.experts.down_proj": "ffn_down_exps.weight",
+    "mlp.shared_expert.gate_proj.weight": "ffn_gate_shexp.weight",
+    "mlp.shared_expert.up_proj.weight": "ffn_up_shexp.weight",
+    "mlp.shared_expert.down_proj.weight": "ffn_down_shexp.weight",
+    "mlp.shared_expert_gate.weight": "ffn_gate_inp_shexp.weight",
 }
 _MTP_NAMES = {
     "mtp.fc.weight": "nextn.eh_proj.weight",
@@ -103,18 +110,27 @@ def hf_to_gguf(name: str, values: F32, shape: TinyShape) -> tuple[str, F32]:
         values = _tile(values, hk, r, 1)
     elif rest.endswith("A_log"):
         values = _tile((-np.exp(values.astype(np.float64))).astype(np.float32), hk, r, 0)
+    elif rest == "mlp.shared_expert_gate.weight":
+        values = values[0]
     elif rest.endswith(("in_proj_z.weight", "in_proj_b.weight", "in_proj_a.weight", "dt_bias")):
         values = _tile(values, hk, r, 0)
     return f"blk.{base + int(index)}.{_LAYER_NAMES[rest]}", values
 
 
-def gguf_tensors(model: TinyModel) -> dict[str, F32]:
-    """Text tensors by GGUF name."""
-    return dict(
-        hf_to_gguf(name, values, model.shape)
-        for name, values in model.tensors.items()
-        if not name.startswith("model.visual.")
-    )
+def gguf_tensors(model: TinyModel, *, fused: bool = False) -> dict[str, F32]:
+    """Text tensors by GGUF name. ``fused``: gate and up of the experts stay one tensor, as some converters do it."""
+    found: dict[str, F32] = {}
+    for hf_name, hf_values in model.tensors.items():
+        if hf_name.startswith("model.visual."):
+            continue
+        name, values = hf_to_gguf(hf_name, hf_values, model.shape)
+        if "ffn_gate_up_exps" in name and not fused:
+            half = model.shape.expert_ffn
+            found[name.replace("gate_up", "gate")] = np.ascontiguousarray(values[:, :half])
+            found[name.replace("gate_up", "up")] = np.ascontiguousarray(values[:, half:])
+        else:
+            found[name] = values
+    return found
 
 
 def mmproj_tensors(model: TinyModel) -> dict[str, F32]:
@@ -152,7 +168,6 @@ def gguf_metadata(model: TinyModel) -> dict[str, Any]:
         "block_count": shape.num_layers + mtp,
         "context_length": shape.max_positions,
         "embedding_length": shape.hidden,
-        "feed_forward_length": shape.ffn,
         "attention.head_count": shape.heads,
         "attention.head_count_kv": shape.kv_heads,
         "attention.key_length": shape.head_dim,
@@ -168,13 +183,23 @@ def gguf_metadata(model: TinyModel) -> dict[str, Any]:
         "ssm.inner_size": shape.value_heads * shape.value_dim,
         "full_attention_interval": shape.interval,
     }
+    if shape.experts:
+        keys |= {
+            "expert_count": shape.experts,
+            "expert_used_count": shape.used,
+            "expert_feed_forward_length": shape.expert_ffn,
+            "expert_shared_feed_forward_length": shape.shared_ffn,
+        }
+    else:
+        keys["feed_forward_length"] = shape.ffn
     if mtp:
         keys["nextn_predict_layers"] = mtp
+    kind = "qwen35moe" if shape.experts else "qwen35"
     return {
-        "general.architecture": "qwen35",
+        "general.architecture": kind,
         "general.type": "model",
         "general.name": "Tiny",
-        **{f"qwen35.{key}": value for key, value in keys.items()},
+        **{f"{kind}.{key}": value for key, value in keys.items()},
         "tokenizer.ggml.model": "gpt2",
         "tokenizer.ggml.pre": "qwen35",
         "tokenizer.ggml.tokens": tokens,
@@ -223,6 +248,7 @@ def write_gguf(
     seed: int = 0,
     metadata: Mapping[str, Any] | None = None,
     vision_quant: str = "F32",
+    fused: bool = False,
 ) -> Path:
     """``model.gguf`` and, for a model with vision, ``mmproj.gguf`` in ``folder``. The path of the text file.
 
@@ -230,10 +256,11 @@ def write_gguf(
         quant: GGML type of the text matrices whose rows allow it; norms, ``ssm_a``, ``ssm_dt`` and ``ssm_conv1d``
             are always F32. Types that ``gguf`` cannot write get random valid blocks instead of the values.
         metadata: replaces :func:`gguf_metadata`.
+        fused: as in :func:`gguf_tensors`.
     """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "model.gguf"
-    write_gguf_file(path, metadata or gguf_metadata(model), gguf_tensors(model), quant, seed)
+    write_gguf_file(path, metadata or gguf_metadata(model), gguf_tensors(model, fused=fused), quant, seed)
     if model.shape.vision:
         write_gguf_file(
             folder / "mmproj.gguf", mmproj_metadata(model), mmproj_tensors(model), vision_quant, seed

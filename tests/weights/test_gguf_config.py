@@ -21,7 +21,7 @@ from tests.weights.gguf_writers import (
     write_gguf_file,
 )
 from tests.weights.tiny_tokenizer import TOKEN_IDS
-from tests.weights.writers import TinyModel, TinyShape, random_model, write_hf
+from tests.weights.writers import MOE_SHAPE, TinyModel, TinyShape, random_model, write_hf
 
 Change = Callable[[dict[str, Any]], object]
 
@@ -113,11 +113,11 @@ def test_pixel_limits_default_to_the_family_s(model: TinyModel, tmp_path: Path) 
 
 
 TEXT_REFUSALS: dict[str, tuple[Change, str]] = {
-    "MoE": (
-        lambda m: m.update({"general.architecture": "qwen35moe"}),
-        "general.architecture: 'qwen35moe' (mixture of experts)",
+    "MoE": (lambda m: m.update({"general.architecture": "qwen35moe"}), "qwen35moe.block_count: missing"),
+    "experts": (
+        qwen(expert_count=8),
+        "qwen35.expert_count: 8 is not supported: a dense model has no experts",
     ),
-    "experts": (qwen(expert_count=8), "qwen35.expert_count: 8 is not supported"),
     "other": (lambda m: m.update({"general.architecture": "llama"}), "general.architecture: 'llama' is not"),
     "legacy": (lambda m: m.update({"general.architecture": "qwen3next"}), "'qwen3next' is not served"),
     "yarn": (qwen(rope__scaling__type="yarn"), "qwen35.rope.scaling.type: 'yarn' is not supported"),
@@ -234,3 +234,41 @@ def test_a_vision_tower_needs_the_tokens(model: TinyModel, tmp_path: Path) -> No
 
     with pytest.raises(ModelFileError, match=r"(eos_token_id|tokenizer.ggml.tokens).*missing"):
         load(tmp_path, model, change)
+
+
+def experts(**values: Any) -> Change:
+    return lambda metadata: metadata.update(
+        {f"qwen35moe.{key.replace('__', '.')}": v for key, v in values.items()}
+    )
+
+
+MOE_REFUSALS: dict[str, tuple[Change, str]] = {
+    "too many": (
+        experts(expert_used_count=7),
+        "qwen35moe.expert_used_count: 7 of 6 experts cannot be chosen",
+    ),
+    "no experts": (experts(expert_count=0), "qwen35moe.expert_count: 0 is not in 1"),
+    "sigmoid": (experts(expert_gating_func=2), "qwen35moe.expert_gating_func: 2 is not supported"),
+    "weights as they are": (experts(expert_weights_norm=False), "qwen35moe.expert_weights_norm: False"),
+    "scale": (experts(expert_weights_scale=2.5), "qwen35moe.expert_weights_scale: 2.5"),
+    "groups": (experts(expert_group_count=8), "qwen35moe.expert_group_count: 8"),
+    "dense layers": (experts(leading_dense_block_count=1), "qwen35moe.leading_dense_block_count: 1"),
+}
+
+
+@pytest.mark.parametrize("case", MOE_REFUSALS)
+def test_refusals_of_a_mixture(case: str, tmp_path: Path) -> None:
+    change, message = MOE_REFUSALS[case]
+    assert message in refusal(tmp_path, random_model(MOE_SHAPE), change)
+
+
+def test_a_mixture_of_experts(tmp_path: Path) -> None:
+    model = random_model(MOE_SHAPE)
+    expected = load_config(resolve_model(write_hf(tmp_path / "hf", model)))
+    assert expected.text.moe is not None and load(tmp_path / "gguf", model) == expected
+    said = experts(expert_gating_func=1, expert_weights_norm=True, feed_forward_length=5632)
+    assert load(tmp_path / "gguf", model, said) == expected
+    for name in ("count", "used_count", "feed_forward_length", "shared_feed_forward_length"):
+        key = f"qwen35moe.expert_{name}"
+        message = refusal(tmp_path / "gguf", model, lambda m, key=key: m.pop(key))  # type: ignore[misc]
+        assert f"{key}: missing" in message

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from luce.engines.qwen35.config import Qwen35Config
+from luce.engines.qwen35.config import MoeConfig, Qwen35Config
 from luce.engines.qwen35.loading import load_config
 from luce.errors import ModelFileError
 from luce.weights.model_files import resolve_model
 from tests.weights.tiny_tokenizer import TOKEN_IDS
-from tests.weights.writers import TinyModel, TinyShape, random_model, write_hf
+from tests.weights.writers import MOE_SHAPE, TinyModel, TinyShape, random_model, write_hf
 
 Change = Callable[[dict[str, Any]], object]
 
@@ -129,9 +129,9 @@ def test_each_key_removed_is_named_or_has_a_sanctioned_default(
 
 
 REFUSALS: dict[str, tuple[Change, str]] = {
-    "MoE": (lambda c: c.update(model_type="qwen3_5_moe"), "model_type: 'qwen3_5_moe' (mixture of experts)"),
+    "MoE": (lambda c: c.update(model_type="qwen3_5_moe"), "text_config.model_type: 'qwen3_5_text'"),
     "MoE text": (text(model_type="qwen3_5_moe_text"), "text_config.model_type: 'qwen3_5_moe_text'"),
-    "experts": (text(num_experts=8), "text_config.num_experts: mixture of experts"),
+    "experts": (text(num_experts=8), "text_config.num_experts: a dense model has no experts"),
     "other model": (lambda c: c.update(model_type="llama"), "model_type: 'llama' is not served"),
     "Qwen3-Next": (lambda c: c.update(model_type="qwen3_next"), "model_type: 'qwen3_next' is not served"),
     "deepstack": (vision(deepstack_visual_indexes=[1]), "vision_config.deepstack_visual_indexes"),
@@ -297,3 +297,44 @@ def test_broken_side_files_are_named(name: str, content: str | None, message: st
     else:
         (folder / name).write_text(content)
     assert message in refusal(folder)
+
+
+MOE_REFUSALS: dict[str, tuple[Change, str]] = {
+    "dense text": (
+        text(model_type="qwen3_5_text"),
+        "text_config.model_type: 'qwen3_5_text' is not supported",
+    ),
+    "too many": (text(num_experts_per_tok=7), "num_experts_per_tok: 7 of 6 experts cannot be chosen"),
+    "no experts": (text(num_experts=0), "text_config.num_experts: 0 is not in 1"),
+    "weights as they are": (text(norm_topk_prob=False), "text_config.norm_topk_prob: False is not supported"),
+    "dense layers": (text(mlp_only_layers=[0]), "text_config.mlp_only_layers: [0] is not supported"),
+    "every second layer": (text(decoder_sparse_step=2), "text_config.decoder_sparse_step: 2"),
+}
+
+
+@pytest.mark.parametrize("case", MOE_REFUSALS)
+def test_refusals_of_a_mixture(case: str, tmp_path: Path) -> None:
+    write_hf(tmp_path, random_model(MOE_SHAPE))
+    change, message = MOE_REFUSALS[case]
+    assert message in refusal(tmp_path, change)
+
+
+def test_a_mixture_of_experts(tmp_path: Path) -> None:
+    write_hf(tmp_path, random_model(MOE_SHAPE))
+    config = load(tmp_path).text
+    assert config.moe == MoeConfig(experts=6, used=3, ffn=32, shared_ffn=64) and config.ffn == 0
+    assert (
+        load(tmp_path, text(norm_topk_prob=True, mlp_only_layers=[], intermediate_size=5632)).text == config
+    )
+    good = (tmp_path / "config.json").read_text()
+    for name in (
+        "num_experts",
+        "num_experts_per_tok",
+        "moe_intermediate_size",
+        "shared_expert_intermediate_size",
+    ):
+        (tmp_path / "config.json").write_text(good)
+        message = refusal(tmp_path, lambda c, name=name: c["text_config"].pop(name))  # type: ignore[misc]
+        assert f"text_config.{name}: missing" in message
+    (tmp_path / "config.json").write_text(json.dumps(json.loads(good)["text_config"]))
+    assert load(tmp_path).text == config, "the file of a text-only export is the text part itself"

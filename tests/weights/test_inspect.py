@@ -16,7 +16,7 @@ from luce.engines.qwen35.memory import MemoryOptions, plan_memory
 from luce.errors import ModelFileError
 from luce.weights.model_files import resolve_model
 from luce.weights.tensor_file import MappedTensors
-from tests.weights.writers import TinyShape, random_model, write_gguf, write_hf
+from tests.weights.writers import MOE_SHAPE, TinyShape, random_model, write_gguf, write_hf
 
 OPTIONS = LoadOptions(slots=2, context=100)
 
@@ -42,6 +42,12 @@ def test_description(form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         "lm_head.weight  BF16  [320, 64]" if form == "hf" else "output.weight  Q8_0  [320, 64]",
     ):
         assert expected in text
+
+
+def test_a_mixture_of_experts(tmp_path: Path) -> None:
+    out = io.StringIO()
+    inspect_model(write_gguf(tmp_path, random_model(MOE_SHAPE)), OPTIONS, Console(file=out))
+    assert "1 MTP, hidden 64, 3 of 6 experts of 32 and a shared one of 64\n" in out.getvalue()
 
 
 def test_text_only(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from luce.engines.qwen35.config import Qwen35Config
 from luce.engines.qwen35.loading import LoadProgress, check_tensors, load_config, load_weights
-from luce.engines.qwen35.weights import DeltaNetWeights, FullAttentionWeights, Qwen35Weights
+from luce.engines.qwen35.weights import DeltaNetWeights, FullAttentionWeights, MoeWeights, Qwen35Weights
 from luce.errors import ModelFileError
 from luce.weights.gguf_file import open_gguf
 from luce.weights.model_files import resolve_model
@@ -19,6 +19,7 @@ from tests.weights.arrays import distinct_bytes, named_arrays, same_bits
 from tests.weights.gguf_writers import gguf_metadata, gguf_tensors, mmproj_metadata, mmproj_tensors
 from tests.weights.writers import (
     K_QUANT_SHAPE,
+    MOE_SHAPE,
     TinyModel,
     TinyShape,
     random_model,
@@ -34,6 +35,8 @@ SHAPES = {
     "text only": TinyShape(ratio=3, vision=False, mtp=False, tied=True),
     "Dk differs from Dv": TinyShape(key_dim=8, value_dim=24),
     "every layer full": TinyShape(interval=1, num_layers=2),
+    "mixture of experts": MOE_SHAPE,
+    "one expert, r = 3, tied": TinyShape(experts=1, used=1, ratio=3, tied=True),
 }
 
 
@@ -86,22 +89,79 @@ def test_values_against_the_specification(tmp_path: Path) -> None:
     assert (weights.vision.patch == (patch[:, :, 0] + patch[:, :, 1]).reshape(len(patch), -1)).all()
 
 
+@pytest.mark.parametrize("experts", [0, 3], ids=["dense", "mixture"])
 @pytest.mark.parametrize(
     "quant", ["F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS"]
 )
-def test_a_quantised_file_loads_as_its_dequantised_values(quant: str, tmp_path: Path) -> None:
+def test_a_quantised_file_loads_as_its_dequantised_values(quant: str, experts: int, tmp_path: Path) -> None:
     """The same model written again as F32 from the dequantised tensors gives equal bits."""
-    model = random_model(K_QUANT_SHAPE, seed=6)
+    shape = attrs.evolve(K_QUANT_SHAPE, experts=experts, used=2, expert_ffn=256, shared_ffn=512)
+    model = random_model(shape, seed=6)
     path = write_gguf(tmp_path / "quantised", model, quant=quant)
     opened = open_gguf(path)
     formats = [info.format for info in opened.tensors.values()]
     assert formats.count(quant) > len(formats) / 2
+    deep = [info for info in opened.tensors.values() if len(info.shape) == 3]
+    assert len(deep) == (15 if experts else 0) and {info.format for info in deep} <= {quant}
     plain = {name: opened.load(name) for name in opened.tensors}
     write_gguf_file(tmp_path / "plain.gguf", gguf_metadata(model), plain)
     write_gguf_file(tmp_path / "mmproj.gguf", mmproj_metadata(model), mmproj_tensors(model))
     _, quantised = load(path)
     _, expected = load(tmp_path / "plain.gguf")
     assert same_bits(quantised, expected) == []
+
+
+def test_fused_and_separate_experts_of_a_gguf_are_the_same(tmp_path: Path) -> None:
+    model = random_model(MOE_SHAPE, seed=11)
+    apart, fused = (write_gguf(tmp_path / str(one), model, fused=one) for one in (False, True))
+    assert "blk.0.ffn_up_exps.weight" in open_gguf(apart).tensors
+    assert "blk.0.ffn_gate_up_exps.weight" in open_gguf(fused).tensors
+    assert same_bits(load(apart)[1], load(fused)[1]) == []
+
+
+def one_by_one(model: TinyModel) -> TinyModel:
+    """The model with a tensor for each matrix of each expert, as some repacks have it."""
+    found: dict[str, np.ndarray] = {}
+    for name, values in model.tensors.items():
+        stem, _, part = name.partition("mlp.experts.")
+        if not part:
+            found[name] = values
+            continue
+        half = model.shape.expert_ffn
+        kinds = (
+            {"gate": values[:, :half], "up": values[:, half:]} if part == "gate_up_proj" else {"down": values}
+        )
+        for kind, matrices in kinds.items():
+            for index, matrix in enumerate(matrices):
+                found[f"{stem}mlp.experts.{index}.{kind}_proj.weight"] = np.ascontiguousarray(matrix)
+    return attrs.evolve(model, tensors=found)
+
+
+def test_experts_one_by_one_and_together_are_the_same(tmp_path: Path) -> None:
+    model = random_model(MOE_SHAPE, seed=12)
+    apart = one_by_one(model)
+    assert len(apart.tensors) == len(model.tensors) + 5 * (3 * 6 - 2)
+    _, expected = load(write_hf(tmp_path / "together", model))
+    _, loaded = load(write_hf(tmp_path / "apart", apart, shards=2))
+    assert same_bits(expected, loaded) == []
+    name = "model.language_model.layers.1.mlp.experts.4.up_proj.weight"
+    del apart.tensors[name]
+    with pytest.raises(ModelFileError, match=rf"tensor '{name}': missing \(expected shape \[32, 64\]"):
+        load(write_hf(tmp_path / "less", apart))
+
+
+def test_values_of_experts_against_the_specification(tmp_path: Path) -> None:
+    model = random_model(MOE_SHAPE, seed=13)
+    _, weights = load(write_gguf(tmp_path, model))
+    t, name = model.tensors, "model.language_model.layers.2.mlp."
+    moe = weights.layers[2].ffn
+    assert isinstance(moe, MoeWeights)
+    assert (moe.router == t[f"{name}gate.weight"]).all()
+    assert (moe.gate_up == t[f"{name}experts.gate_up_proj"]).all()
+    assert (moe.down == t[f"{name}experts.down_proj"]).all()
+    assert (moe.shared.up == t[f"{name}shared_expert.up_proj.weight"]).all()
+    assert (moe.shared_gate == t[f"{name}shared_expert_gate.weight"]).all()
+    assert weights.mtp is not None and isinstance(weights.mtp.layers[0].ffn, MoeWeights)
 
 
 def test_text_only_exports_use_the_short_prefix(tmp_path: Path) -> None:
@@ -182,8 +242,19 @@ def _added(name: str) -> Callable[[dict[str, np.ndarray]], object]:
     return lambda tensors: tensors.update({name: np.ones((2, 2), np.float32)})
 
 
-def test_each_missing_or_misshapen_tensor_is_named(tmp_path: Path) -> None:
-    model = random_model(TinyShape(num_layers=2, interval=2, vision_depth=1))
+SMALL_SHAPES = pytest.mark.parametrize(
+    "shape",
+    [
+        TinyShape(num_layers=2, interval=2, vision_depth=1),
+        TinyShape(num_layers=1, interval=1, vision=False, experts=3),
+    ],
+    ids=["dense", "mixture"],
+)
+
+
+@SMALL_SHAPES
+def test_each_missing_or_misshapen_tensor_is_named(shape: TinyShape, tmp_path: Path) -> None:
+    model = random_model(shape)
     for name in model.tensors:
         for change, fault in ((_without(name), "missing"), (_reshaped(name), "has shape")):
             tensors = dict(model.tensors)
@@ -197,8 +268,9 @@ def test_each_missing_or_misshapen_tensor_is_named(tmp_path: Path) -> None:
             assert str(tmp_path / "model.safetensors") in str(caught.value)
 
 
-def test_each_missing_or_misshapen_gguf_tensor_is_named(tmp_path: Path) -> None:
-    model = random_model(TinyShape(num_layers=2, interval=2, vision_depth=1))
+@SMALL_SHAPES
+def test_each_missing_or_misshapen_gguf_tensor_is_named(shape: TinyShape, tmp_path: Path) -> None:
+    model = random_model(shape)
     text, vision = gguf_tensors(model), mmproj_tensors(model)
     for good, metadata, file in (
         (text, gguf_metadata(model), "model.gguf"),
@@ -224,6 +296,7 @@ def test_each_missing_or_misshapen_gguf_tensor_is_named(tmp_path: Path) -> None:
     ("name", "why"),
     [
         ("model.language_model.layers.0.mlp.experts.down_proj", "not part of a Qwen3.5 model"),
+        ("model.language_model.layers.0.mlp.shared_expert_gate.weight", "not part of a Qwen3.5 model"),
         ("mtp.extra.weight", "set mtp_num_hidden_layers"),
         ("model.visual.deepstack_merger_list.0.norm.weight", "config.json has no vision_config"),
         ("model.language_model.layers.0.mlp.up_proj.weight_scale_inv", "not part of"),

@@ -10,20 +10,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from luce.compute.host_memory import available_bytes
-from luce.engines.qwen35.config import Qwen35Config, TextConfig, VisionConfig
+from luce.engines.qwen35.config import MoeConfig, Qwen35Config, TextConfig, VisionConfig
 from luce.engines.qwen35.engine import Qwen35Engine
 from luce.engines.qwen35.loading import load_config, load_weights
 from luce.engines.qwen35.memory import MemoryOptions, check_budget, format_bytes, plan_memory
 from luce.errors import ConfigError
 from luce.weights.model_files import resolve_model
 from tests.weights.arrays import owned_floats
-from tests.weights.writers import TinyShape, random_model, write_hf
+from tests.weights.writers import MOE_SHAPE, TinyShape, random_model, write_hf
 
 SHAPES = [
     TinyShape(),
     TinyShape(tied=True, ratio=1, mtp=False),
     TinyShape(vision=False, ratio=3, key_dim=8, value_dim=24, hidden=32),
     TinyShape(interval=1, num_layers=2, vision_depth=3, patch_size=4),
+    MOE_SHAPE,
+    TinyShape(experts=2, used=1, expert_ffn=80, shared_ffn=24, hidden=48, ratio=3, vision=False, mtp=False),
 ]
 
 
@@ -54,10 +56,18 @@ def test_plan_equals_the_engine_s_arrays(shape: TinyShape, slots: int, context: 
 
 
 def released(
-    hidden: int, layers: int, ffn: int, heads: int, kv: int, hv: int, tied: bool, vision: VisionConfig
+    hidden: int,
+    layers: int,
+    ffn: int | MoeConfig,
+    heads: int,
+    kv: int,
+    hv: int,
+    tied: bool,
+    vision: VisionConfig,
 ) -> Qwen35Config:
     text = TextConfig(
-        vocab_size=248320, hidden=hidden, num_layers=layers, ffn=ffn, heads=heads, kv_heads=kv, head_dim=256,
+        vocab_size=248320, hidden=hidden, num_layers=layers, ffn=ffn if isinstance(ffn, int) else 0,
+        moe=None if isinstance(ffn, int) else ffn, heads=heads, kv_heads=kv, head_dim=256,
         key_heads=16, value_heads=hv, key_dim=128, value_dim=128, conv_kernel=4,
         full_attention=tuple((i + 1) % 4 == 0 for i in range(layers)), rms_eps=1e-6, rope_theta=1e7,
         rotary_dim=64, mrope_section=(11, 11, 10), max_positions=262144, tied=tied, num_mtp_layers=1,
@@ -76,6 +86,12 @@ RELEASED = {
     "4B": (released(2560, 32, 9216, 16, 4, 32, True, MIDDLE), 4_659_865_088, 32_768, 48),
     "9B": (released(4096, 32, 12288, 16, 4, 32, False, LARGE), 9_653_104_368, 32_768, 48),
     "27B": (released(5120, 64, 17408, 24, 4, 48, False, LARGE), 27_781_427_952, 65_536, 144),
+    "35B-A3B": (
+        released(2048, 40, MoeConfig(256, 8, 512, 512), 16, 2, 32, False, LARGE),
+        35_951_822_704,
+        20_480,
+        60,
+    ),
 }
 
 

@@ -10,7 +10,16 @@ import numpy.typing as npt
 
 from tests.weights.tiny_tokenizer import NUM_TOKENS, TOKEN_IDS
 
-__all__ = ["K_QUANT_SHAPE", "TinyModel", "TinyShape", "hf_config", "hf_shapes", "random_model", "to_bf16"]
+__all__ = [
+    "K_QUANT_SHAPE",
+    "MOE_SHAPE",
+    "TinyModel",
+    "TinyShape",
+    "hf_config",
+    "hf_shapes",
+    "random_model",
+    "to_bf16",
+]
 
 F32 = npt.NDArray[np.float32]
 
@@ -45,6 +54,11 @@ class TinyShape:
     vision_ffn: int = 48
     patch_size: int = 8
     grid_side: int = 6
+    experts: int = 0
+    """0: a dense model, with ``ffn``."""
+    used: int = 3
+    expert_ffn: int = 32
+    shared_ffn: int = 64
 
     @property
     def value_heads(self) -> int:
@@ -64,6 +78,7 @@ K_QUANT_SHAPE = TinyShape(
     value_dim=64,
 )
 """Every matrix has rows of whole 256-value blocks."""
+MOE_SHAPE = TinyShape(experts=6)
 
 
 @attrs.define(eq=False)
@@ -79,13 +94,14 @@ class TinyModel:
 
 def hf_config(shape: TinyShape) -> dict[str, Any]:
     """config.json as released models have it (spec qwen35 §1.1)."""
+    kind = "qwen3_5_moe" if shape.experts else "qwen3_5"
     text = {
-        "model_type": "qwen3_5_text",
+        "model_type": f"{kind}_text",
         "dtype": "bfloat16",
         "vocab_size": shape.vocab,
         "hidden_size": shape.hidden,
         "num_hidden_layers": shape.num_layers,
-        "intermediate_size": shape.ffn,
+        **_ffn_config(shape),
         "num_attention_heads": shape.heads,
         "num_key_value_heads": shape.kv_heads,
         "head_dim": shape.head_dim,
@@ -119,8 +135,8 @@ def hf_config(shape: TinyShape) -> dict[str, Any]:
         "tie_word_embeddings": shape.tied,
     }
     config: dict[str, Any] = {
-        "architectures": ["Qwen3_5ForConditionalGeneration"],
-        "model_type": "qwen3_5",
+        "architectures": [f"Qwen3_5{'Moe' if shape.experts else ''}ForConditionalGeneration"],
+        "model_type": kind,
         "image_token_id": TOKEN_IDS["<|image_pad|>"],
         "video_token_id": TOKEN_IDS["<|video_pad|>"],
         "vision_start_token_id": TOKEN_IDS["<|vision_start|>"],
@@ -130,7 +146,7 @@ def hf_config(shape: TinyShape) -> dict[str, Any]:
     }
     if shape.vision:
         config["vision_config"] = {
-            "model_type": "qwen3_5",
+            "model_type": kind,
             "depth": shape.vision_depth,
             "hidden_size": shape.vision_hidden,
             "num_heads": shape.vision_heads,
@@ -145,6 +161,18 @@ def hf_config(shape: TinyShape) -> dict[str, Any]:
             "deepstack_visual_indexes": [],
         }
     return config
+
+
+def _ffn_config(shape: TinyShape) -> dict[str, Any]:
+    if not shape.experts:
+        return {"intermediate_size": shape.ffn}
+    return {
+        "num_experts": shape.experts,
+        "num_experts_per_tok": shape.used,
+        "moe_intermediate_size": shape.expert_ffn,
+        "shared_expert_intermediate_size": shape.shared_ffn,
+        "router_aux_loss_coef": 0.001,
+    }
 
 
 def hf_shapes(shape: TinyShape) -> dict[str, tuple[int, ...]]:
@@ -172,9 +200,19 @@ def hf_shapes(shape: TinyShape) -> dict[str, tuple[int, ...]]:
             found[f"{name}linear_attn.norm.weight"] = (shape.value_dim,)
             found[f"{name}linear_attn.out_proj.weight"] = (h, value)
         found[f"{name}post_attention_layernorm.weight"] = (h,)
-        found[f"{name}mlp.gate_proj.weight"] = (shape.ffn, h)
-        found[f"{name}mlp.up_proj.weight"] = (shape.ffn, h)
-        found[f"{name}mlp.down_proj.weight"] = (h, shape.ffn)
+        if not shape.experts:
+            swiglu(f"{name}mlp.", shape.ffn)
+            return
+        e, i = shape.experts, shape.expert_ffn
+        found[f"{name}mlp.gate.weight"] = (e, h)
+        found[f"{name}mlp.experts.gate_up_proj"] = (e, 2 * i, h)
+        found[f"{name}mlp.experts.down_proj"] = (e, h, i)
+        swiglu(f"{name}mlp.shared_expert.", shape.shared_ffn)
+        found[f"{name}mlp.shared_expert_gate.weight"] = (1, h)
+
+    def swiglu(name: str, ffn: int) -> None:
+        for part, size in (("gate", (ffn, h)), ("up", (ffn, h)), ("down", (h, ffn))):
+            found[f"{name}{part}_proj.weight"] = size
 
     for index in range(shape.num_layers):
         layer(f"model.language_model.layers.{index}.", (index + 1) % shape.interval == 0)
@@ -240,7 +278,7 @@ def random_model(shape: TinyShape | None = None, seed: int = 0) -> TinyModel:
         elif "conv1d" in name or name == "lm_head.weight":
             values *= np.float32(0.5)
         else:
-            values /= np.float32(np.sqrt(np.prod(size[1:])))
+            values /= np.float32(np.sqrt(size[-1] if "experts." in name else np.prod(size[1:])))
         keep = name.endswith(("A_log", "linear_attn.norm.weight"))
         tensors[name] = values if keep else to_bf16(values)
     return TinyModel(shape, hf_config(shape), tensors)

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tests.weights.gguf_writers import write_gguf, write_gguf_file
-from tests.weights.tiny_model import K_QUANT_SHAPE, TinyModel, TinyShape, random_model
+from tests.weights.tiny_model import K_QUANT_SHAPE, MOE_SHAPE, TinyModel, TinyShape, random_model
 from tests.weights.tiny_tokenizer import (
     CHAT_TEMPLATE,
     NUM_TOKENS,
@@ -32,6 +32,7 @@ from tests.weights.tiny_tokenizer import (
 
 __all__ = [
     "K_QUANT_SHAPE",
+    "MOE_SHAPE",
     "NUM_TOKENS",
     "TOKEN_IDS",
     "TinyModel",

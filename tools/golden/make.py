@@ -27,13 +27,22 @@ import numpy as np
 import torch
 from PIL import Image
 from safetensors.torch import save_file
-from transformers import Qwen3_5Config, Qwen3_5ForConditionalGeneration
+from transformers import (
+    Qwen3_5Config,
+    Qwen3_5ForConditionalGeneration,
+    Qwen3_5MoeConfig,
+    Qwen3_5MoeForConditionalGeneration,
+)
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
 VOCAB, HIDDEN = 200, 48
 VISION_START, VISION_END, IMAGE, VIDEO, EOS = 190, 191, 192, 193, 194
 PATCH, MERGE = 8, 2
 SHARD_BYTES = 900_000
+MODELS = {
+    "qwen3_5": (Qwen3_5Config, Qwen3_5ForConditionalGeneration),
+    "qwen3_5_moe": (Qwen3_5MoeConfig, Qwen3_5MoeForConditionalGeneration),
+}
 F32_TENSORS = ("A_log", "linear_attn.norm.weight")
 
 
@@ -47,6 +56,10 @@ class Variant:
     tied: bool = False
     real_heads: bool = False
     """head_dim 256 with sections 11/11/10 and DeltaNet heads of 128, as released models have."""
+    experts: int = 0
+    """0: dense."""
+    used: int = 0
+    """Experts of a row."""
     text_length: int = 150
     """More than two DeltaNet chunks of 64 and more than one split of 128 keys."""
 
@@ -57,6 +70,8 @@ VARIANTS = (
     Variant("r3", 13, ratio=3, images=2),
     Variant("real-heads-r2-tied", 14, ratio=2, images=2, tied=True, real_heads=True),
     Variant("real-heads-r3", 15, ratio=3, images=1, real_heads=True),
+    Variant("moe-r2", 30, ratio=2, images=3, experts=8, used=3),
+    Variant("moe-real-heads-r2-tied", 16, ratio=2, images=2, tied=True, real_heads=True, experts=16, used=8),
 )
 
 
@@ -64,12 +79,12 @@ def raw_config(variant: Variant) -> dict[str, Any]:
     """config.json of the variant."""
     layers = 4 if variant.real_heads else 8
     head_dim, dim = (256, 128) if variant.real_heads else (64, 16)
+    kind = "qwen3_5_moe" if variant.experts else "qwen3_5"
     text = {
-        "model_type": "qwen3_5_text",
+        "model_type": f"{kind}_text",
         "dtype": "bfloat16",
         "vocab_size": VOCAB,
         "hidden_size": HIDDEN,
-        "intermediate_size": 80,
         "num_hidden_layers": layers,
         "layer_types": ["full_attention" if i % 4 == 3 else "linear_attention" for i in range(layers)],
         "num_attention_heads": 2 if variant.real_heads else 4,
@@ -97,8 +112,17 @@ def raw_config(variant: Variant) -> dict[str, Any]:
             "mrope_section": [11, 11, 10] if variant.real_heads else [3, 3, 2],
         },
     }
+    if variant.experts:
+        text |= {
+            "num_experts": variant.experts,
+            "num_experts_per_tok": variant.used,
+            "moe_intermediate_size": 16,
+            "shared_expert_intermediate_size": 24,
+        }
+    else:
+        text["intermediate_size"] = 80
     vision = {
-        "model_type": "qwen3_5",
+        "model_type": kind,
         "depth": 2,
         "hidden_size": 48,
         "intermediate_size": 56,
@@ -113,8 +137,8 @@ def raw_config(variant: Variant) -> dict[str, Any]:
         "deepstack_visual_indexes": [],
     }
     return {
-        "architectures": ["Qwen3_5ForConditionalGeneration"],
-        "model_type": "qwen3_5",
+        "architectures": [MODELS[kind][1].__name__],
+        "model_type": kind,
         "image_token_id": IMAGE,
         "video_token_id": VIDEO,
         "vision_start_token_id": VISION_START,
@@ -137,14 +161,15 @@ def random_value(name: str, shape: torch.Size, draw: torch.Generator) -> torch.T
         return float(around_one) + 0.2 * normal
     if "embed" in name or "lm_head" in name or "conv1d" in name:
         return 0.5 * normal
-    return normal / math.sqrt(math.prod(shape[1:]))
+    return normal / math.sqrt(shape[-1] if "experts." in name else math.prod(shape[1:]))
 
 
-def build(variant: Variant, raw: dict[str, Any]) -> Qwen3_5ForConditionalGeneration:
+def build(variant: Variant, raw: dict[str, Any]) -> Any:
     """The model in f32, its weights rounded to what the files hold."""
-    config = Qwen3_5Config(**json.loads(json.dumps(raw)))
+    config_class, model_class = MODELS[raw["model_type"]]
+    config = config_class(**json.loads(json.dumps(raw)))
     config._attn_implementation = "eager"
-    model = Qwen3_5ForConditionalGeneration(config).float().eval()
+    model = model_class(config).float().eval()
     draw = torch.Generator().manual_seed(variant.seed)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -215,6 +240,23 @@ def greedy(model: Any, count: int, **inputs: torch.Tensor) -> dict[str, torch.Te
         "greedy_tokens": result.sequences[0, length:],
         "greedy_margins": best[:, 0] - best[:, 1],
     }
+
+
+def watch_routers(model: Any) -> list[float]:
+    """The margin between the last expert that is chosen and the first that is not, in logits, of every row to come.
+
+    Where it is under 1e-4 or so, rounding may decide: take another seed.
+    """
+    found: list[float] = []
+
+    def note(module: Any, _args: Any, out: Any) -> None:
+        best = out[0].topk(module.top_k + 1, dim=-1).values
+        found.append(float((best[:, -2] - best[:, -1]).min()))
+
+    for layer in model.model.language_model.layers:
+        if hasattr(layer.mlp, "gate"):
+            layer.mlp.gate.register_forward_hook(note)
+    return found
 
 
 def text_results(model: Any, variant: Variant) -> dict[str, torch.Tensor]:
@@ -300,16 +342,21 @@ def make(variant: Variant, into: Path) -> None:
     raw = raw_config(variant)
     model = build(variant, raw)
     save_checkpoint(folder, variant, raw, model)
-    again = Qwen3_5ForConditionalGeneration.from_pretrained(
+    again = MODELS[raw["model_type"]][1].from_pretrained(
         folder, dtype=torch.float32, attn_implementation="eager"
-    ).eval()
+    )
+    again.eval()
+    if variant.experts:
+        again.set_experts_implementation("eager")
+    routers = watch_routers(again)
     text = text_results(again, variant)  # from the saved files, so that they are what was run
     image = image_results(again, folder, variant)
     save_results(folder / "text.npz", text)
     save_results(folder / "image.npz", image)
     margins = min(float(text["greedy_margins"].min()), float(image["greedy_margins"].min()))
+    nearest = f", nearest choice of experts {min(routers):.1e}" if routers else ""
     print(
-        f"{variant.name}: largest logit {float(text['logits'].abs().max()):.1f}, smallest margin {margins:.3f}"
+        f"{variant.name}: largest logit {float(text['logits'].abs().max()):.1f}, smallest margin {margins:.3f}{nearest}"
     )
 
 

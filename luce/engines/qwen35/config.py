@@ -1,14 +1,32 @@
-"""The shape of a Qwen3.5 dense vision-language model, independent of the file form it came from."""
+"""The shape of a Qwen3.5 vision-language model, dense or mixture of experts, independent of its file form."""
 
 from __future__ import annotations
 
 import attrs
 
-__all__ = ["FAMILY_NAME", "FAMILY_SAMPLING", "Qwen35Config", "TextConfig", "VisionConfig"]
+__all__ = ["FAMILY_NAME", "FAMILY_SAMPLING", "MoeConfig", "Qwen35Config", "TextConfig", "VisionConfig"]
 
 FAMILY_NAME = "Qwen3.5"
 FAMILY_SAMPLING = {"temperature": 1.0, "top_k": 20, "top_p": 0.95}
 """What the released models' own files recommend (spec qwen35 §1.3), for files that leave it out."""
+
+
+@attrs.frozen
+class MoeConfig:
+    """The feed-forward of a mixture of experts, the same in every layer (spec qwen35 §8).
+
+    Each row goes through the ``used`` experts that its router prefers, weighted by the softmax of their logits, and
+    through the shared expert, weighted by a sigmoid gate of its own.
+    """
+
+    experts: int
+    """E."""
+    used: int
+    """Experts for each row."""
+    ffn: int
+    """I, hidden values of an expert."""
+    shared_ffn: int
+    """Is, hidden values of the shared expert."""
 
 
 @attrs.frozen
@@ -20,6 +38,7 @@ class TextConfig:
     hidden: int
     num_layers: int
     ffn: int
+    """Hidden values of the feed-forward layers; 0 where ``moe`` says what they are instead."""
     heads: int
     """H, query heads of full attention."""
     kv_heads: int
@@ -45,6 +64,8 @@ class TextConfig:
     max_positions: int
     tied: bool
     num_mtp_layers: int = 0
+    moe: MoeConfig | None = None
+    """None: a dense model."""
 
     @property
     def conv_channels(self) -> int:

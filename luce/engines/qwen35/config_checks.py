@@ -18,6 +18,10 @@ LIMITS: Mapping[str, tuple[int, int]] = {
     "hidden": (1, 1 << 16),
     "num_layers": (1, 512),
     "ffn": (1, 1 << 19),
+    "moe.experts": (1, 1 << 12),
+    "moe.used": (1, 1 << 8),
+    "moe.ffn": (1, 1 << 19),
+    "moe.shared_ffn": (1, 1 << 19),
     "heads": (1, 512),
     "kv_heads": (1, 512),
     "head_dim": (4, 1024),
@@ -76,6 +80,12 @@ def check_text(config: TextConfig, fields: Fields, names: Mapping[str, str]) -> 
         "mrope_section",
         f"{list(config.mrope_section)} does not sum to {config.rotary_dim // 2}, half the rotated dims",
     )
+    if config.moe is not None:
+        require(
+            config.moe.used <= config.moe.experts,
+            "moe.used",
+            f"{config.moe.used} of {config.moe.experts} experts cannot be chosen",
+        )
 
 
 def check_vision(vision: VisionConfig, text: TextConfig, fields: Fields, names: Mapping[str, str]) -> None:

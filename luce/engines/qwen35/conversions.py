@@ -5,17 +5,20 @@ The arrays handed in are freshly loaded and owned by the caller, so conversions 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 __all__ = [
     "Convert",
+    "as_row",
     "columns_to_grouped",
+    "flatten_rows",
     "neg_exp",
     "plus_one",
     "rows_to_grouped",
+    "stack_experts",
     "sum_frames",
     "tiled_order",
 ]
@@ -29,6 +32,11 @@ def flatten_rows(w: F32) -> F32:
     return w.reshape(len(w), -1)
 
 
+def as_row(w: F32) -> F32:
+    """[n] to [1, n]."""
+    return w[None]
+
+
 def plus_one(w: F32) -> F32:
     """Zero-centred RMS-norm weight to the scale that multiplies."""
     w += np.float32(1)
@@ -38,6 +46,16 @@ def plus_one(w: F32) -> F32:
 def neg_exp(a_log: F32) -> F32:
     """``-exp(A_log)``, rounded once from float64, so that it is the same on every machine."""
     return (-np.exp(a_log.astype(np.float64))).astype(np.float32)
+
+
+def stack_experts(parts: Sequence[F32], shape: tuple[int, int, int]) -> F32:
+    """One array [E, out, in] of its rows in parts: ``[out_i, in]`` expert by expert, or ``[E, out_i, in]`` of them all.
+    Stand-ins of nothing give one of nothing."""
+    if not any(part.size for part in parts):
+        return np.empty(0, np.float32)
+    if parts[0].ndim == 3:
+        return np.concatenate(parts, axis=1)
+    return np.concatenate(parts).reshape(shape)
 
 
 def sum_frames(patch: F32) -> F32:

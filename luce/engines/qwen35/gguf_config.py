@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from luce.engines.qwen35.config import Qwen35Config, TextConfig, VisionConfig
+from luce.engines.qwen35.config import MoeConfig, Qwen35Config, TextConfig, VisionConfig
 from luce.engines.qwen35.config_checks import LIMITS, check_text, check_vision, square_side
 from luce.engines.qwen35.stop_ids import VISION_TOKENS, read_token_table, stop_ids
 from luce.errors import ModelFileError, quoted
@@ -12,9 +12,9 @@ from luce.weights.model_files import ModelFiles
 from luce.weights.special_tokens import TokenTable
 from luce.weights.tensor_file import TensorFile
 
-__all__ = ["ARCHITECTURE", "gguf_config"]
+__all__ = ["gguf_config"]
 
-ARCHITECTURE = "qwen35"
+_DENSE, _MOE = "qwen35", "qwen35moe"
 _TEXT_NAMES = {
     "hidden": "embedding_length",
     "key_heads": "ssm.group_count",
@@ -25,6 +25,12 @@ _TEXT_NAMES = {
     "rotary_dim": "rope.dimension_count",
     "mrope_section": "rope.dimension_sections",
     "kv_heads": "attention.head_count_kv",
+}
+_MOE_NAMES = {
+    "experts": "expert_count",
+    "used": "expert_used_count",
+    "ffn": "expert_feed_forward_length",
+    "shared_ffn": "expert_shared_feed_forward_length",
 }
 _VISION_NAMES = {
     "depth": "block_count",
@@ -75,14 +81,11 @@ def _scoped(file: TensorFile, prefix: str) -> Fields:
 def _text(file: TensorFile) -> TextConfig:
     general = Fields(file.path, file.metadata)
     kind = general.text("general.architecture")
-    if kind == "qwen35moe":
-        raise general.fault(
-            "general.architecture", "'qwen35moe' (mixture of experts) is not served; qwen35 is"
-        )
-    if kind != ARCHITECTURE:
-        raise general.fault("general.architecture", f"{quoted(kind)} is not served; {ARCHITECTURE} is")
-    fields = _scoped(file, f"{ARCHITECTURE}.")
-    fields.refuse_unless("expert_count", (0,), "mixture of experts is not served")
+    if kind not in (_DENSE, _MOE):
+        raise general.fault("general.architecture", f"{quoted(kind)} is not served; {_DENSE} and {_MOE} are")
+    fields = _scoped(file, f"{kind}.")
+    if kind == _DENSE:
+        fields.refuse_unless("expert_count", (0,), f"a dense model has no experts; with them it is a {_MOE}")
     fields.refuse_unless("rope.scaling.type", ("none",), "no context extension is")
     fields.refuse_unless("rope.scaling.factor", (1.0, 0.0), "no context extension is")
     fields.refuse_unless("rope.mrope_interleaved", (True,), "M-RoPE sections are always interleaved")
@@ -111,7 +114,9 @@ def _text(file: TensorFile) -> TextConfig:
         **sizes,
         vocab_size=_vocab_size(file, fields),
         num_layers=blocks - mtp_layers,
-        ffn=_per_layer(fields, "feed_forward_length", blocks, everywhere, LIMITS["ffn"]),
+        ffn=_per_layer(fields, "feed_forward_length", blocks, everywhere, LIMITS["ffn"])
+        if kind == _DENSE
+        else 0,
         heads=_per_layer(fields, "attention.head_count", blocks, attending, LIMITS["heads"]),
         kv_heads=_per_layer(fields, "attention.head_count_kv", blocks, attending, LIMITS["kv_heads"]),
         head_dim=head_dim,
@@ -123,11 +128,25 @@ def _text(file: TensorFile) -> TextConfig:
         tied="output.weight" not in file.tensors,
         # derivatives may declare the MTP block and drop its tensors
         num_mtp_layers=mtp_layers if mtp_tensor is not None else 0,
+        moe=_moe(fields) if kind == _MOE else None,
     )
-    check_text(text, fields, _TEXT_NAMES)
+    check_text(text, fields, _TEXT_NAMES | {"moe.used": _MOE_NAMES["used"]})
     return text
 
 
+def _moe(fields: Fields) -> MoeConfig:
+    fields.refuse_unless("expert_gating_func", (_SOFTMAX,), "experts are chosen by softmax")
+    fields.refuse_unless("expert_weights_norm", (True,), "the weights of the chosen experts always sum to 1")
+    fields.refuse_unless(
+        "expert_weights_scale", (1.0, 0.0), "the weights of the chosen experts always sum to 1"
+    )
+    fields.refuse_unless("expert_group_count", (0, 1), "experts are chosen among all of them")
+    fields.refuse_unless("leading_dense_block_count", (0,), "every layer is a mixture of experts")
+    return MoeConfig(**{key: fields.integer(name, *LIMITS[f"moe.{key}"]) for key, name in _MOE_NAMES.items()})
+
+
+_SOFTMAX = 1
+"""llama.cpp's number of it."""
 _SCALAR_KEYS = ("hidden", "key_heads", "value_heads", "key_dim", "conv_kernel", "max_positions", "rotary_dim")
 
 

@@ -6,13 +6,21 @@ the decay (``-exp(A_log)`` itself). Shapes here are in numpy order.
 
 from __future__ import annotations
 
-from luce.engines.qwen35.config import TextConfig, VisionConfig
-from luce.engines.qwen35.conversions import columns_to_grouped, flatten_rows, rows_to_grouped
+from luce.engines.qwen35.config import MoeConfig, TextConfig, VisionConfig
+from luce.engines.qwen35.conversions import (
+    as_row,
+    columns_to_grouped,
+    flatten_rows,
+    rows_to_grouped,
+    stack_experts,
+)
 from luce.engines.qwen35.take import Take
 from luce.engines.qwen35.weights import (
     DeltaNetWeights,
+    FfnWeights,
     FullAttentionWeights,
     LayerWeights,
+    MoeWeights,
     MtpWeights,
     Qwen35Weights,
     VisionBlockWeights,
@@ -47,9 +55,34 @@ def _layer(take: Take, text: TextConfig, name: str, full: bool) -> LayerWeights:
         input_norm=take(f"{name}attn_norm.weight", (text.hidden,)),
         mixer=_full_attention(take, text, name) if full else _delta_net(take, text, name),
         post_norm=take(f"{name}post_attention_norm.weight", (text.hidden,)),
-        gate=take(f"{name}ffn_gate.weight", (text.ffn, text.hidden)),
-        up=take(f"{name}ffn_up.weight", (text.ffn, text.hidden)),
-        down=take(f"{name}ffn_down.weight", (text.hidden, text.ffn)),
+        ffn=_ffn(take, text.hidden, text.ffn, name, "")
+        if text.moe is None
+        else _moe(take, text.hidden, text.moe, name),
+    )
+
+
+def _ffn(take: Take, hidden: int, ffn: int, name: str, kind: str) -> FfnWeights:
+    return FfnWeights(
+        gate=take(f"{name}ffn_gate{kind}.weight", (ffn, hidden)),
+        up=take(f"{name}ffn_up{kind}.weight", (ffn, hidden)),
+        down=take(f"{name}ffn_down{kind}.weight", (hidden, ffn)),
+    )
+
+
+def _moe(take: Take, hidden: int, moe: MoeConfig, name: str) -> MoeWeights:
+    wide, half = (moe.experts, 2 * moe.ffn, hidden), (moe.experts, moe.ffn, hidden)
+    router = take(f"{name}ffn_gate_inp.weight", (moe.experts, hidden))
+    if take.has(f"{name}ffn_gate_up_exps.weight"):  # some converters fuse them, most do not
+        gate_up = take(f"{name}ffn_gate_up_exps.weight", wide)
+    else:
+        parts = [take(f"{name}ffn_{part}_exps.weight", half) for part in ("gate", "up")]
+        gate_up = stack_experts(parts, wide)
+    return MoeWeights(
+        router=router,
+        gate_up=gate_up,
+        down=take(f"{name}ffn_down_exps.weight", (moe.experts, hidden, moe.ffn)),
+        shared=_ffn(take, hidden, moe.shared_ffn, name, "_shexp"),
+        shared_gate=take(f"{name}ffn_gate_inp_shexp.weight", (hidden,), as_row),
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import attrs
 
-from luce.engines.qwen35.config import Qwen35Config, TextConfig, VisionConfig
+from luce.engines.qwen35.config import MoeConfig, Qwen35Config, TextConfig, VisionConfig
 from luce.engines.qwen35.config_checks import LIMITS, check_text, check_vision, square_side
 from luce.engines.qwen35.stop_ids import VISION_TOKENS, read_token_table, stop_ids
 from luce.errors import quoted
@@ -17,11 +17,11 @@ from luce.weights.model_files import ModelFiles
 
 __all__ = ["hf_config"]
 
+_MOE = "qwen3_5_moe"
 _TEXT_NAMES = {
     "vocab_size": "vocab_size",
     "hidden": "hidden_size",
     "num_layers": "num_hidden_layers",
-    "ffn": "intermediate_size",
     "heads": "num_attention_heads",
     "kv_heads": "num_key_value_heads",
     "head_dim": "head_dim",
@@ -31,6 +31,13 @@ _TEXT_NAMES = {
     "value_dim": "linear_value_head_dim",
     "conv_kernel": "linear_conv_kernel_dim",
     "max_positions": "max_position_embeddings",
+}
+_FFN_NAME = "intermediate_size"
+_MOE_NAMES = {
+    "experts": "num_experts",
+    "used": "num_experts_per_tok",
+    "ffn": "moe_intermediate_size",
+    "shared_ffn": "shared_expert_intermediate_size",
 }
 _VISION_NAMES = {
     "depth": "depth",
@@ -85,13 +92,14 @@ def hf_config(files: ModelFiles) -> Qwen35Config:
 def _text_fields(top: Fields) -> Fields:
     """The text part: ``text_config``, or the whole file of a text-only export."""
     kind = top.text("model_type")
-    if kind in ("qwen3_5_moe", "qwen3_5_moe_text"):
-        raise top.fault("model_type", f"{quoted(kind)} (mixture of experts) is not served; dense qwen3_5 is")
-    if kind not in ("qwen3_5", "qwen3_5_text"):
-        raise top.fault("model_type", f"{quoted(kind)} is not served; qwen3_5 is")
-    fields = top.child("text_config") if kind == "qwen3_5" else top
+    family = kind.removesuffix("_text")
+    if family not in ("qwen3_5", _MOE):
+        raise top.fault("model_type", f"{quoted(kind)} is not served; qwen3_5 and {_MOE} are")
+    fields = top.child("text_config") if kind == family else top
     if fields is not top:
-        fields.refuse_unless("model_type", ("qwen3_5_text",), "only the dense text model qwen3_5_text is")
+        fields.refuse_unless(
+            "model_type", (f"{family}_text",), f"the text model of {family} is {family}_text"
+        )
     for part in (top, fields):
         if part.has("quantization_config"):
             method = part.child("quantization_config").value("quant_method", "unknown")
@@ -103,8 +111,6 @@ def _text_fields(top: Fields) -> Fields:
 
 
 def _text(top: Fields, fields: Fields, files: ModelFiles) -> TextConfig:
-    if fields.has("num_experts"):
-        raise fields.fault("num_experts", "mixture of experts is not served")
     fields.refuse_unless("hidden_act", ("silu",), "only silu is")
     fields.refuse_unless("attention_bias", (False,), "the model has no attention biases")
     fields.refuse_unless("attn_output_gate", (True,), "attention is always gated")
@@ -113,11 +119,15 @@ def _text(top: Fields, fields: Fields, files: ModelFiles) -> TextConfig:
     fields.refuse_unless("mtp_use_dedicated_embeddings", (False,), "the MTP block shares the embedding")
     fields.refuse_unless("use_sliding_window", (False,), "attention is over the whole context")
     sizes = {key: fields.integer(name, *LIMITS[key]) for key, name in _TEXT_NAMES.items()}
+    moe = _moe(fields) if top.text("model_type").startswith(_MOE) else None
+    if moe is None and fields.has("num_experts"):
+        raise fields.fault("num_experts", f"a dense model has no experts; with them it is a {_MOE}")
     mtp_layers = fields.integer("mtp_num_hidden_layers", *LIMITS["num_mtp_layers"], default=0)
     rope = _rope(fields)
     section = rope.integers("mrope_section", 0, 512, 3)
     text = TextConfig(
         **sizes,
+        ffn=fields.integer(_FFN_NAME, *LIMITS["ffn"]) if moe is None else 0,
         full_attention=_layer_types(fields, sizes["num_layers"]),
         rms_eps=fields.number("rms_norm_eps", 1e-12, 1e-2),
         rope_theta=rope.number("rope_theta", 1.0, 1e12),
@@ -126,13 +136,22 @@ def _text(top: Fields, fields: Fields, files: ModelFiles) -> TextConfig:
         tied=_tied(top, fields, files),
         # derivatives often declare the MTP block and drop its tensors
         num_mtp_layers=mtp_layers if any(name.startswith("mtp.") for name in files.text.tensors) else 0,
+        moe=moe,
     )
     names = _TEXT_NAMES | {
+        "moe.used": _MOE_NAMES["used"],
         "rotary_dim": "rope_parameters.partial_rotary_factor",
         "mrope_section": "rope_parameters.mrope_section",
     }
     check_text(text, fields, names)
     return text
+
+
+def _moe(fields: Fields) -> MoeConfig:
+    fields.refuse_unless("norm_topk_prob", (True,), "the weights of the chosen experts always sum to 1")
+    fields.refuse_unless("mlp_only_layers", ([],), "every layer is a mixture of experts")
+    fields.refuse_unless("decoder_sparse_step", (1,), "every layer is a mixture of experts")
+    return MoeConfig(**{key: fields.integer(name, *LIMITS[f"moe.{key}"]) for key, name in _MOE_NAMES.items()})
 
 
 def _rope(fields: Fields) -> Fields:

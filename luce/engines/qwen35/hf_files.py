@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Container
 
-from luce.engines.qwen35.config import Qwen35Config, TextConfig, VisionConfig
-from luce.engines.qwen35.conversions import flatten_rows, neg_exp, plus_one, sum_frames
+import numpy as np
+import numpy.typing as npt
+
+from luce.engines.qwen35.config import MoeConfig, Qwen35Config, TextConfig, VisionConfig
+from luce.engines.qwen35.conversions import flatten_rows, neg_exp, plus_one, stack_experts, sum_frames
 from luce.engines.qwen35.take import Take
 from luce.engines.qwen35.weights import (
     DeltaNetWeights,
+    FfnWeights,
     FullAttentionWeights,
     LayerWeights,
+    MoeWeights,
     MtpWeights,
     Qwen35Weights,
     VisionBlockWeights,
@@ -18,6 +23,8 @@ from luce.engines.qwen35.weights import (
 )
 
 __all__ = ["HINTS", "hf_weights", "text_prefix"]
+
+F32 = npt.NDArray[np.float32]
 
 HINTS = (
     ("mtp.", "set mtp_num_hidden_layers in text_config to serve it"),
@@ -56,10 +63,40 @@ def _layer(take: Take, text: TextConfig, name: str, full: bool) -> LayerWeights:
         if full
         else _delta_net(take, text, f"{name}linear_attn."),
         post_norm=take(f"{name}post_attention_layernorm.weight", (text.hidden,), plus_one),
-        gate=take(f"{name}mlp.gate_proj.weight", (text.ffn, text.hidden)),
-        up=take(f"{name}mlp.up_proj.weight", (text.ffn, text.hidden)),
-        down=take(f"{name}mlp.down_proj.weight", (text.hidden, text.ffn)),
+        ffn=_ffn(take, text.hidden, text.ffn, f"{name}mlp.")
+        if text.moe is None
+        else _moe(take, text.hidden, text.moe, f"{name}mlp."),
     )
+
+
+def _ffn(take: Take, hidden: int, ffn: int, name: str) -> FfnWeights:
+    return FfnWeights(
+        gate=take(f"{name}gate_proj.weight", (ffn, hidden)),
+        up=take(f"{name}up_proj.weight", (ffn, hidden)),
+        down=take(f"{name}down_proj.weight", (hidden, ffn)),
+    )
+
+
+def _moe(take: Take, hidden: int, moe: MoeConfig, name: str) -> MoeWeights:
+    router = take(f"{name}gate.weight", (moe.experts, hidden))
+    gate_up, down = _experts(take, hidden, moe, f"{name}experts.")
+    return MoeWeights(
+        router=router,
+        gate_up=gate_up,
+        down=down,
+        shared=_ffn(take, hidden, moe.shared_ffn, f"{name}shared_expert."),
+        shared_gate=take(f"{name}shared_expert_gate.weight", (1, hidden)),
+    )
+
+
+def _experts(take: Take, hidden: int, moe: MoeConfig, name: str) -> tuple[F32, F32]:
+    """Released files hold the experts of a layer in two tensors, repacks may hold three for each of them."""
+    wide, deep = (moe.experts, 2 * moe.ffn, hidden), (moe.experts, hidden, moe.ffn)
+    if not take.has(f"{name}0.gate_proj.weight"):
+        return take(f"{name}gate_up_proj", wide), take(f"{name}down_proj", deep)
+    each = [_ffn(take, hidden, moe.ffn, f"{name}{index}.") for index in range(moe.experts)]
+    gate_up = stack_experts([part for one in each for part in (one.gate, one.up)], wide)
+    return gate_up, stack_experts([one.down for one in each], deep)
 
 
 def _delta_net(take: Take, text: TextConfig, name: str) -> DeltaNetWeights:

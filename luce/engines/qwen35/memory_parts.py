@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from luce.compute.matrix import packed_floats, panel_width
 from luce.compute.pieces import ROOM
-from luce.compute.tiles import padded
+from luce.compute.tiles import TILE, padded
 from luce.engines.qwen35.attention import SCORE_BUDGET
 from luce.engines.qwen35.batch import SPLIT
 from luce.engines.qwen35.config import TextConfig, VisionConfig
@@ -58,15 +58,31 @@ class ArraySpec:
         return np.zeros(self.shape, dtype=self.dtype)
 
 
-def _matrices(text: TextConfig, full: bool) -> list[tuple[int, int]]:
-    """[out, in] of the products of a layer, as they are packed together."""
+def _mixer(text: TextConfig, full: bool) -> list[tuple[int, int]]:
+    """[out, in] of the two products of a mixer, as they are packed together."""
     if full:
         query, key = text.heads * text.head_dim, text.kv_heads * text.head_dim
-        mixer = [(2 * query + 2 * key, text.hidden), (text.hidden, query)]
-    else:
-        inputs = text.conv_channels + text.value_size + 2 * text.value_heads
-        mixer = [(inputs, text.hidden), (text.hidden, text.value_size)]
-    return [*mixer, (2 * text.ffn, text.hidden), (text.hidden, text.ffn)]
+        return [(2 * query + 2 * key, text.hidden), (text.hidden, query)]
+    inputs = text.conv_channels + text.value_size + 2 * text.value_heads
+    return [(inputs, text.hidden), (text.hidden, text.value_size)]
+
+
+def _ffn(text: TextConfig) -> list[tuple[int, int]]:
+    """The same of what every row goes through in a feed-forward: in a mixture of experts, router and shared expert."""
+    moe = text.moe
+    if moe is None:
+        return [(2 * text.ffn, text.hidden), (text.hidden, text.ffn)]
+    return [(2 * moe.shared_ffn + moe.experts + 1, text.hidden), (text.hidden, moe.shared_ffn)]
+
+
+def _expert(text: TextConfig) -> list[tuple[int, int]]:
+    """The same of one expert, if there are any."""
+    moe = text.moe
+    return [] if moe is None else [(2 * moe.ffn, text.hidden), (text.hidden, moe.ffn)]
+
+
+def _num_experts(text: TextConfig) -> int:
+    return 0 if text.moe is None else text.moe.experts
 
 
 def text_arrays(text: TextConfig) -> Iterator[ArraySpec]:
@@ -75,7 +91,9 @@ def text_arrays(text: TextConfig) -> Iterator[ArraySpec]:
     full = sum(text.full_attention)
     linear = text.num_layers - full
     panels = packed_floats(text.vocab_size, text.hidden)
-    panels += sum(packed_floats(*shape) for kind in text.full_attention for shape in _matrices(text, kind))
+    for kind in text.full_attention:
+        panels += sum(packed_floats(*shape) for shape in (*_mixer(text, kind), *_ffn(text)))
+        panels += _num_experts(text) * sum(packed_floats(*shape) for shape in _expert(text))
     yield ArraySpec(part, "embedding", (text.vocab_size, text.hidden))
     yield ArraySpec(part, "panels", (panels,))
     yield ArraySpec(part, "conv taps", (linear, text.conv_kernel, text.conv_channels))
@@ -89,8 +107,10 @@ def released_arrays(text: TextConfig, vision: VisionConfig | None) -> Iterator[A
     if vision is not None:
         yield ArraySpec(part, "vision matrices", (_vision_matrices(vision),))
     for index, full in enumerate((*text.full_attention, *[True] * text.num_mtp_layers)):
-        for rows, columns in _matrices(text, full):
+        for rows, columns in (*_mixer(text, full), *_ffn(text)):
             yield ArraySpec(part, f"layer {index}", (rows, columns))
+        for rows, columns in _expert(text):
+            yield ArraySpec(part, f"layer {index} experts", (_num_experts(text), rows, columns))
         yield ArraySpec(part, f"layer {index} vectors", (_loaded_vectors(text, full),))
     yield ArraySpec(part, "final norm", (text.hidden,))
     if text.num_mtp_layers:
@@ -149,10 +169,9 @@ def _width(out: int, depth: int) -> int:
 def scratch_arrays(text: TextConfig, slots: int, context: int, pass_rows: int) -> Iterator[ArraySpec]:
     """Working memory of a pass over the layers, rotary tables, and the rows to sample from."""
     part, rows = "working memory", padded(max(pass_rows, slots))
-    outs = [_width(*shape) for kind in set(text.full_attention) for shape in _matrices(text, kind)[1::2]]
-    gate_up = _width(2 * text.ffn, text.hidden)
-    columns = 2 * text.hidden + max(outs) + gate_up + text.ffn
-    yield ArraySpec(part, "activations", (rows, columns))
+    outs = [_width(*_mixer(text, kind)[1]) for kind in set(text.full_attention)]
+    yield ArraySpec(part, "activations", (rows, 2 * text.hidden + max(*outs, _width(*_ffn(text)[1]))))
+    yield from _ffn_scratch(text, part, rows)
     yield ArraySpec("logits", "logits", (LOGIT_ROWS, _width(text.vocab_size, text.hidden)))
     yield ArraySpec(part, "rotary tables", (3, context + 1, text.rotary_dim // 2))
     yield ArraySpec(part, "rows to sample", (slots, text.hidden))
@@ -162,10 +181,20 @@ def scratch_arrays(text: TextConfig, slots: int, context: int, pass_rows: int) -
         yield from _attention_scratch(text, part, rows, context)
 
 
+def _ffn_scratch(text: TextConfig, part: str, rows: int) -> Iterator[ArraySpec]:
+    moe, inputs = text.moe, _width(*_ffn(text)[0])
+    if moe is None:
+        yield ArraySpec(part, "feed-forward", (rows, inputs + text.ffn))
+        return
+    gate_up, down = (_width(*shape) for shape in _expert(text))
+    yield ArraySpec(part, "mixture of experts", (rows, inputs + moe.shared_ffn + text.hidden + down))
+    yield ArraySpec(part, "rows by expert", (rows * moe.used + TILE, gate_up + moe.ffn + down))
+
+
 def _deltanet_scratch(text: TextConfig, part: str, rows: int) -> Iterator[ArraySpec]:
     hk, hv, dk, dv = text.key_heads, text.value_heads, text.key_dim, text.value_dim
     columns = (
-        _width(*_matrices(text, False)[0])
+        _width(*_mixer(text, False)[0])
         + 5 * text.conv_channels
         + 2 * hk * dk
         + (hv + 2 * hk + 2 * hv) * CHUNK
@@ -178,7 +207,7 @@ def _deltanet_scratch(text: TextConfig, part: str, rows: int) -> Iterator[ArrayS
 
 def _attention_scratch(text: TextConfig, part: str, rows: int, context: int) -> Iterator[ArraySpec]:
     heads, kv, dim, group = text.heads, text.kv_heads, text.head_dim, text.heads // text.kv_heads
-    columns = _width(*_matrices(text, True)[0]) + (heads + kv) * (dim + text.rotary_dim) + 2 * heads * dim
+    columns = _width(*_mixer(text, True)[0]) + (heads + kv) * (dim + text.rotary_dim) + 2 * heads * dim
     scores = max(SCORE_BUDGET, kv * padded(group) * (-(-context // SPLIT) * SPLIT))
     yield ArraySpec(part, "attention", (rows, columns))
     yield ArraySpec(part, "queries", (kv, padded(MAX_LANE_ROWS * group), dim))

@@ -15,9 +15,24 @@ from luce.compute.matrix import PackedMatrix, PanelArena, packed_floats
 from luce.compute.ops import rms_scale
 from luce.compute.tiles import Heights
 from luce.engines.qwen35.config import TextConfig
-from luce.engines.qwen35.weights import DeltaNetWeights, FullAttentionWeights, LayerWeights, Qwen35Weights
+from luce.engines.qwen35.weights import (
+    DeltaNetWeights,
+    FfnWeights,
+    FullAttentionWeights,
+    LayerWeights,
+    MoeWeights,
+    Qwen35Weights,
+)
 
-__all__ = ["PackedAttention", "PackedDeltaNet", "PackedLayer", "PackedText", "pack_text"]
+__all__ = [
+    "PackedAttention",
+    "PackedDeltaNet",
+    "PackedFfn",
+    "PackedLayer",
+    "PackedMoe",
+    "PackedText",
+    "pack_text",
+]
 
 F32 = npt.NDArray[np.float32]
 
@@ -47,10 +62,35 @@ class PackedAttention:
 
 
 @attrs.frozen(eq=False)
-class PackedLayer:
-    mixer: PackedDeltaNet | PackedAttention
+class PackedFfn:
     gate_up: PackedMatrix
     down: PackedMatrix
+
+    @property
+    def matrices(self) -> Iterator[PackedMatrix]:
+        yield from (self.gate_up, self.down)
+
+
+@attrs.frozen(eq=False)
+class PackedMoe:
+    inputs: PackedMatrix
+    """gate | up of the shared expert | router | gate of the shared expert: one product for what every row needs."""
+    parts: tuple[slice, slice, slice]
+    """Output columns of gate and up together, of the router and of the shared expert's gate."""
+    shared_down: PackedMatrix
+    experts: tuple[PackedFfn, ...]
+
+    @property
+    def matrices(self) -> Iterator[PackedMatrix]:
+        yield from (self.inputs, self.shared_down)
+        for expert in self.experts:
+            yield from expert.matrices
+
+
+@attrs.frozen(eq=False)
+class PackedLayer:
+    mixer: PackedDeltaNet | PackedAttention
+    ffn: PackedFfn | PackedMoe
 
 
 @attrs.frozen(eq=False)
@@ -62,7 +102,8 @@ class PackedText:
     @property
     def matrices(self) -> Iterator[PackedMatrix]:
         for layer in self.layers:
-            yield from (layer.mixer.inputs, layer.mixer.out, layer.gate_up, layer.down)
+            yield from (layer.mixer.inputs, layer.mixer.out)
+            yield from layer.ffn.matrices
         yield self.head
 
     @property
@@ -98,11 +139,30 @@ def _pack_mixer(
     return PackedAttention(inputs, (q, k, v), norm, PackedMatrix(w.o, arena=arena))
 
 
+def _pack_ffn(w: FfnWeights | MoeWeights, post_norm: F32, arena: PanelArena) -> PackedFfn | PackedMoe:
+    scale = rms_scale(post_norm)
+    if isinstance(w, FfnWeights):
+        return PackedFfn(
+            PackedMatrix(w.gate, w.up, arena=arena, scale=scale), PackedMatrix(w.down, arena=arena)
+        )
+    shared = w.shared
+    inputs = PackedMatrix(shared.gate, shared.up, w.router, w.shared_gate, arena=arena, scale=scale)
+    gate_up, router, gate = inputs.columns([2 * len(shared.gate), len(w.router), 1])
+    return PackedMoe(
+        inputs,
+        (gate_up, router, gate),
+        PackedMatrix(shared.down, arena=arena),
+        tuple(
+            PackedFfn(PackedMatrix(gate_up, arena=arena, scale=scale), PackedMatrix(down, arena=arena))
+            for gate_up, down in zip(w.gate_up, w.down, strict=True)
+        ),
+    )
+
+
 def _pack_layer(w: LayerWeights, config: TextConfig, arena: PanelArena) -> PackedLayer:
     return PackedLayer(
         _pack_mixer(w.mixer, w.input_norm, config, arena),
-        PackedMatrix(w.gate, w.up, arena=arena, scale=rms_scale(w.post_norm)),
-        PackedMatrix(w.down, arena=arena),
+        _pack_ffn(w.ffn, w.post_norm, arena),
     )
 
 
@@ -112,9 +172,19 @@ def _panel_floats(weights: Qwen35Weights) -> int:
         w = layer.mixer
         first = [w.qkv, w.z, w.b, w.a] if isinstance(w, DeltaNetWeights) else [w.q, w.k, w.v]
         last = w.out if isinstance(w, DeltaNetWeights) else w.o
-        for parts in (first, [last], [layer.gate, layer.up], [layer.down]):
+        for parts in (first, [last], *_ffn_parts(layer.ffn)):
             total += packed_floats(sum(len(part) for part in parts), parts[0].shape[1])
     return total
+
+
+def _ffn_parts(w: FfnWeights | MoeWeights) -> Iterator[list[F32]]:
+    """Weights of the feed-forward's products, those of one product together."""
+    if isinstance(w, FfnWeights):
+        yield from ([w.gate, w.up], [w.down])
+        return
+    yield from ([w.shared.gate, w.shared.up, w.router, w.shared_gate], [w.shared.down])
+    for expert in (*w.gate_up, *w.down):
+        yield [expert]
 
 
 def pack_text(weights: Qwen35Weights, config: TextConfig) -> PackedText:

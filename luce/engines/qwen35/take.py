@@ -31,6 +31,9 @@ class Take(Protocol):
     def __call__(self, name: str, shape: tuple[int, ...], convert: Convert | None = None) -> F32:
         """The tensor ``name``, which must have ``shape`` in the file, after ``convert``."""
 
+    def has(self, name: str) -> bool:
+        """Does the file hold a tensor of that name? For what may be stored in one way or another."""
+
 
 @attrs.frozen
 class LoadProgress:
@@ -65,6 +68,9 @@ class Checker:
             raise ModelFileError(info.file, unsupported_format(info), tensor=name)
         self.asked[name] = info
         return np.empty(0, dtype=np.float32)
+
+    def has(self, name: str) -> bool:
+        return name in self.file.tensors
 
     def finish(self, hints: tuple[tuple[str, str], ...] = ()) -> int:
         """Check that nothing is left over; the number of bytes to load.
@@ -103,6 +109,9 @@ class Loader:
         if self.progress is not None:
             self.progress(LoadProgress(self.done, self.total, name))
         return loaded
+
+    def has(self, name: str) -> bool:
+        return name in self.file.tensors
 
 
 @contextmanager

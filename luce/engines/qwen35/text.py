@@ -7,13 +7,15 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from luce.compute.ops import silu, unit_norm
+from luce.compute.ops import unit_norm
 from luce.compute.tiles import TILE, padded
 from luce.engines.qwen35.attention import Attention
 from luce.engines.qwen35.batch import Batch
 from luce.engines.qwen35.config import TextConfig
 from luce.engines.qwen35.deltanet import DeltaNet
-from luce.engines.qwen35.packed import PackedAttention, PackedDeltaNet, PackedText
+from luce.engines.qwen35.ffn import Ffn
+from luce.engines.qwen35.moe import Moe
+from luce.engines.qwen35.packed import PackedAttention, PackedDeltaNet, PackedFfn, PackedMoe, PackedText
 from luce.engines.qwen35.state import StatePool
 
 __all__ = ["LOGIT_ROWS", "TextModel"]
@@ -35,22 +37,26 @@ class TextModel:
         self.weights = weights
         self.max_rows = max_rows
         self.eps = np.float32(config.hidden * config.rms_eps)
-        rows, first = padded(max_rows), weights.layers[0]
+        rows = padded(max_rows)
 
         def new(*shape: int) -> F32:
             return np.zeros(shape, np.float32)
 
         self._x = new(rows, config.hidden)
         self._normed = new(rows, config.hidden)
-        widths = [matrix.width for layer in weights.layers for matrix in (layer.mixer.out, layer.down)]
-        self._out = new(rows, max(widths))
-        self._gate_up = new(rows, first.gate_up.width)
-        self._middle = new(rows, config.ffn)
+        ffn = weights.layers[0].ffn
+        ffn_out = ffn.down if isinstance(ffn, PackedFfn) else ffn.shared_down
+        self._out = new(rows, max(ffn_out.width, *(layer.mixer.out.width for layer in weights.layers)))
         self._logits = new(LOGIT_ROWS, weights.head.width)
         mixers = [layer.mixer for layer in weights.layers]
         linear = next((mixer for mixer in mixers if isinstance(mixer, PackedDeltaNet)), None)
         full = next((mixer for mixer in mixers if isinstance(mixer, PackedAttention)), None)
         self._deltanet = None if linear is None else DeltaNet(config, linear, max_rows)
+        self._ffn = Ffn(config.ffn, ffn, max_rows) if isinstance(ffn, PackedFfn) else None
+        self._moe = None
+        if isinstance(ffn, PackedMoe):
+            assert config.moe is not None
+            self._moe = Moe(config.moe, config.hidden, ffn, max_rows)
         self._attention = None if full is None else Attention(config, full, max_rows, max_context)
 
     def input_rows(self, rows: int) -> F32:
@@ -77,11 +83,12 @@ class TextModel:
                 self._attention(layer.mixer, next(full), batch, self._normed, self._out)
             np.add(x, out, out=x)
             unit_norm(x, self.eps, out=self._normed[:rows])
-            layer.gate_up(self._normed, self._gate_up, rows)
-            ffn = self.config.ffn
-            middle = silu(self._gate_up[:rows, :ffn], self._middle[:rows])
-            np.multiply(middle, self._gate_up[:rows, ffn : 2 * ffn], out=middle)
-            layer.down(self._middle, self._out, rows)
+            if isinstance(layer.ffn, PackedFfn):
+                assert self._ffn is not None
+                self._ffn(layer.ffn, self._normed, self._out, rows)
+            else:
+                assert self._moe is not None
+                self._moe(layer.ffn, self._normed, self._out, rows)
             np.add(x, out, out=x)
             if tap is not None:
                 tap(index, x)

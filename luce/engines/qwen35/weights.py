@@ -1,4 +1,4 @@
-"""Weights of a Qwen3.5 dense model in memory, in one canonical form whatever file they came from.
+"""Weights of a Qwen3.5 model in memory, in one canonical form whatever file they came from.
 
 All arrays are C-contiguous float32, matrices stored ``[out, in]``. Differences between the file forms are
 gone:
@@ -7,6 +7,7 @@ gone:
   of a GGUF (which folds the 1 in); ``gdn_norm`` is plain in both.
 - ``neg_exp_a`` is ``-exp(A_log)``; a GGUF stores it so.
 - Value heads are in grouped (Hugging Face) order: value head ``h`` uses key head ``h // r``.
+- Experts stand in one array, gate rows before up rows, whether a file fuses them or not.
 - ``patch`` is the sum of the two temporal slices of the patch embedding (both see the same frame of a still
   image).
 """
@@ -19,8 +20,10 @@ import numpy.typing as npt
 
 __all__ = [
     "DeltaNetWeights",
+    "FfnWeights",
     "FullAttentionWeights",
     "LayerWeights",
+    "MoeWeights",
     "MtpWeights",
     "Qwen35Weights",
     "VisionBlockWeights",
@@ -69,18 +72,39 @@ class FullAttentionWeights:
 
 
 @attrs.frozen(eq=False)
-class LayerWeights:
-    input_norm: F32
-    """[h] scale."""
-    mixer: DeltaNetWeights | FullAttentionWeights
-    post_norm: F32
-    """[h] scale, before the feed-forward."""
+class FfnWeights:
+    """``down(silu(gate x) · up x)``."""
+
     gate: F32
     """[ffn, h]."""
     up: F32
     """[ffn, h]."""
     down: F32
     """[h, ffn]."""
+
+
+@attrs.frozen(eq=False)
+class MoeWeights:
+    router: F32
+    """[E, h]."""
+    gate_up: F32
+    """[E, 2·I, h], per expert I rows of the gate, then I rows of up."""
+    down: F32
+    """[E, h, I]."""
+    shared: FfnWeights
+    """The shared expert."""
+    shared_gate: F32
+    """[1, h]."""
+
+
+@attrs.frozen(eq=False)
+class LayerWeights:
+    input_norm: F32
+    """[h] scale."""
+    mixer: DeltaNetWeights | FullAttentionWeights
+    post_norm: F32
+    """[h] scale, before the feed-forward."""
+    ffn: FfnWeights | MoeWeights
 
 
 @attrs.frozen(eq=False)
