@@ -17,7 +17,7 @@ from rich.table import Table
 from luce.actors.service import Service
 from luce.actors.token_buffer import Delta
 from luce.cli.flags import FILE, ConfigFlags, ModelFlags, whole
-from luce.cli.in_process import ask, data_url, load_with_progress, opened, running
+from luce.cli.in_process import ask, load_with_progress, opened, running
 from luce.cli.outputs import writing
 from luce.cli.request_path import Stay, request_path
 from luce.demo.case import Case
@@ -25,6 +25,7 @@ from luce.demo.drawing import Pixels
 from luce.demo.submissions import png
 from luce.demo.tasks import make_case
 from luce.engines.loaded import LoadedModel
+from luce.vision.data_url import data_url
 
 __all__ = ["Shown", "chat_body", "demo", "run_cases", "save_charts"]
 

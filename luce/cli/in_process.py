@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -23,10 +22,10 @@ from luce.engines.loaded import LoadedModel, Preparer
 from luce.errors import ConfigError, RequestError, reason
 from luce.http.openai.prepare import prepare_chat
 from luce.http.options import HttpOptions
-from luce.vision.data_url import parse_data_url
+from luce.vision.data_url import data_url, parse_data_url
 from luce.vision.decode import check_image
 
-__all__ = ["Picture", "ask", "data_url", "load_with_progress", "opened", "read_picture", "running"]
+__all__ = ["Picture", "ask", "load_with_progress", "opened", "read_picture", "running"]
 
 
 @attrs.frozen
@@ -92,8 +91,3 @@ def read_picture(path: Path, preparer: Preparer, flag: str | None = None) -> Pic
     except RequestError as error:
         raise ConfigError(error.message, flag=flag) from None
     return Picture(path.name, width, height, url)
-
-
-def data_url(data: bytes, kind: str = "png") -> str:
-    """A picture file's bytes as a `data:` URL."""
-    return f"data:image/{kind.lower()};base64,{base64.b64encode(data).decode()}"

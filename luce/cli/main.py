@@ -50,11 +50,16 @@ VERBS = {
     "demo": "Ask the bundled model four chart questions at once.",
     "inspect": "Show what a model's files hold and what serving them takes.",
     "logits": "Write the logits of a prompt to a file, for comparison with other implementations.",
+    "bench": "Measure speed beside the limits of memory and arithmetic.",
     "charts": "Check, explore and draw statecharts.",
     "replay": "Check, show, compare and convert what luce serve --trace recorded.",
     "doctor": "Check this machine: Python, memory, device, exactness.",
 }
 PARTS = {
+    "bench": {
+        "run": "Measure a model, through the engine's seam and through HTTP.",
+        "compare": "Show two reports side by side.",
+    },
     "charts": {
         "check": "Load charts and compare them with the actors that run them.",
         "explore": "List every configuration of one chart and what is legal there.",
@@ -68,6 +73,8 @@ PARTS = {
     },
 }
 """Verbs of verbs: `luce charts check`. Each is a function of its verb's module."""
+DEFAULT_PARTS = {"bench": "run"}
+"""The part that is meant where none is named: `luce bench --rows 1` is `luce bench run --rows 1`."""
 COMMANDS = tuple((verb, *part) for verb in VERBS for part in ([[one] for one in PARTS.get(verb, ())] or [[]]))
 """All that can be run, by its words: ("serve",), ("charts", "check")."""
 
@@ -129,6 +136,7 @@ def build_app(file: Path | None) -> App:
 
 def _run(arguments: Sequence[str]) -> int:
     try:
+        arguments = _with_part(arguments)
         result = build_app(config_file(arguments))(arguments)
         if sys.stdout is not None:
             sys.stdout.flush()
@@ -147,6 +155,15 @@ def _run(arguments: Sequence[str]) -> int:
             _say(str(one))
         return EXIT_USAGE if all(isinstance(one, ConfigError) for one in known) else EXIT_FAILED
     return result if isinstance(result, int) else 0
+
+
+def _with_part(arguments: Sequence[str]) -> Sequence[str]:
+    """The same with the part that a verb has by default."""
+    if not arguments or (part := DEFAULT_PARTS.get(arguments[0])) is None:
+        return arguments
+    if len(arguments) > 1 and arguments[1] in (*PARTS[arguments[0]], "--help", "-h"):
+        return arguments
+    return [arguments[0], part, *arguments[1:]]
 
 
 def _say(message: str) -> None:

@@ -26,6 +26,7 @@ from luce.engines.qwen35.memory import (
     plan_memory,
 )
 from luce.engines.qwen35.prompt import PromptBuilder
+from luce.engines.qwen35.weights import Qwen35Weights
 from luce.engines.sampling_defaults import GenerationDefaults, Sampling, sampling_defaults
 from luce.errors import ConfigError, DeviceError, ModelFileError
 from luce.text.chat_template import ChatTemplate
@@ -40,6 +41,7 @@ __all__ = [
     "check_context",
     "check_fits",
     "check_free",
+    "chosen_context",
     "demo_model",
     "load_engine",
     "load_model",
@@ -78,6 +80,10 @@ class LoadOptions:
     free."""
 
 
+WeightsSource = Callable[[Qwen35Config, Callable[[LoadProgress], None] | None], Qwen35Weights]
+"""Weights of a configuration, telling of its progress."""
+
+
 @attrs.frozen(eq=False)
 class OpenedModel:
     """A model whose files are known to be good and to fit; its weights are not loaded yet."""
@@ -94,6 +100,8 @@ class OpenedModel:
     defaults: GenerationDefaults
     """How tokens are chosen where a request does not say."""
     decode_limits: DecodeLimits = attrs.field(factory=DecodeLimits)
+    weights: WeightsSource | None = None
+    """Where weights come from; None: the files."""
 
     @property
     def prompts(self) -> PromptBuilder:
@@ -135,7 +143,7 @@ def open_model(
     """
     files = resolve_model(path, options.mmproj)
     config = load_config(files)
-    context = _context(options, config)
+    context = chosen_context(options, config)
     memory = MemoryOptions(
         slots=options.slots,
         context=context,
@@ -189,9 +197,13 @@ def load_engine(opened: OpenedModel, progress: Callable[[LoadProgress], None] | 
         DeviceError: this machine does not keep the exactness promise.
     """
     plan = opened.plan.options
+    if opened.weights is not None:
+        weights = opened.weights(opened.config, progress)
+    else:
+        weights = load_weights(opened.files, opened.config, progress)
     return Qwen35Engine(
         opened.config,
-        load_weights(opened.files, opened.config, progress),
+        weights,
         num_slots=plan.slots,
         num_blocks=plan.blocks,
         block_size=plan.block_size,
@@ -216,7 +228,8 @@ def load_model(opened: OpenedModel, progress: Callable[[LoadProgress], None] | N
     )
 
 
-def _context(options: LoadOptions, config: Qwen35Config) -> int:
+def chosen_context(options: LoadOptions, config: Qwen35Config) -> int:
+    """Tokens of the longest sequence. Raises ConfigError for more than the model's own limit."""
     longest = config.text.max_positions
     if options.context is None:
         return min(longest, DEFAULT_CONTEXT)

@@ -14,13 +14,14 @@ Rules:
 
 from __future__ import annotations
 
+import base64
 import binascii
 import re
 import string
 
 from luce.errors import RequestError, quoted
 
-__all__ = ["parse_data_url", "scheme_of"]
+__all__ = ["data_url", "parse_data_url", "scheme_of"]
 
 _ALPHABET = f"{string.ascii_letters}{string.digits}+/=".encode()
 _PIECE = 1 << 18
@@ -97,3 +98,8 @@ def _without_blanks(data: str) -> tuple[bytearray, set[int]]:
 
 def _fault(field: str, message: str) -> RequestError:
     return RequestError(f"{field}: {message}", field=field)
+
+
+def data_url(data: bytes, kind: str = "png") -> str:
+    """A picture file's bytes as a ``data:`` URL."""
+    return f"data:image/{kind.lower()};base64,{base64.b64encode(data).decode()}"

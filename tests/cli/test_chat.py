@@ -12,8 +12,8 @@ from rich.console import Console
 
 from luce.cli import main as command
 from luce.cli.chat import Conversation, converse
-from luce.cli.in_process import data_url
 from luce.engines.loaded import LoadedModel
+from luce.vision.data_url import data_url
 
 
 def talk(model: LoadedModel, conversation: Conversation, *lines: str, **options: Any) -> str:

@@ -19,6 +19,13 @@ SAMPLES: dict[str, Any] = {
     "--image-memory": "3MiB",
     "--min-p": 0.25,
     "--top-p": 0.25,
+    "--rows": "2,3",
+    "--synthetic": "luce-demo",
+    "--pictures": "70",
+    "--contexts": "7",
+    "--prompts": "9,8",
+    "--mixed": "5",
+    "--tokens": 17,
 }
 """Where the kind does not say what is allowed."""
 
@@ -58,6 +65,7 @@ def parsed(words: tuple[str, ...], tokens: list[str], file: Path | None) -> Any:
     """What the command would be called with."""
     needed = {("logits",): ["model", "--request", "r", "--out", "o"], ("charts", "explore"): ["c"]}
     needed[("charts", "draw")] = ["c"]
+    needed[("bench", "compare")] = ["a", "b"]
     needed |= {("replay", part): ["t"] for part in ("check", "show", "export")}
     needed[("replay", "diff")] = ["t", "u"]
     given = [*words, *needed.get(words, [])]

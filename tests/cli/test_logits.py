@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from luce.cli import main as command
-from luce.cli.in_process import data_url
 from luce.engines.load_model import LoadOptions, open_model
 from luce.errors import RequestError
+from luce.vision.data_url import data_url
 from tests.weights.tiny_model import random_model
 from tests.weights.writers import write_hf
 

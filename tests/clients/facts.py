@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from luce.cli.demo import chat_body
-from luce.cli.in_process import data_url
 from luce.demo.chart_tasks import description
 from luce.demo.submissions import png
 from luce.demo.tasks import make_case
 from luce.demo.text_tasks import worked
 from luce.demo.tool_tasks import TOOLS
+from luce.vision.data_url import data_url
 from tools.demo_model.text import ADDED_TOKENS, BASE_PIECES
 
 __all__ = ["KEY", "SLOTS", "facts"]
