@@ -80,7 +80,8 @@ DEVICE f32 native_f16_to_f32(u16 h) {
   asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(h));
   return f;
 }
-// Byte permute: nibbles of `select` name bytes of b:a, lowest first.
+// Byte permute: nibbles of `select` name bytes of b:a, lowest first; with its top bit set a nibble means that byte's sign, eight times
+// (not on HIP).
 DEVICE u32 prmt(u32 a, u32 b, u32 select) {
   u32 r;
   asm("prmt.b32 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(select));

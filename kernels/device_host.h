@@ -375,7 +375,11 @@ DEVICE f32 native_f16_to_f32(u16 h) { return soft_f16_to_f32(h); }
 DEVICE u32 prmt(u32 a, u32 b, u32 select) {
   u64 bytes = ((u64)b << 32) | a;
   u32 r = 0;
-  for (int i = 0; i < 4; i++) r |= (u32)(bytes >> 8 * (select >> 4 * i & 7) & 0xff) << 8 * i;
+  for (int i = 0; i < 4; i++) {
+    u32 byte = (u32)(bytes >> 8 * (select >> 4 * i & 7) & 0xff);
+    if (select >> 4 * i & 8) byte = byte & 0x80 ? 0xff : 0;
+    r |= byte << 8 * i;
+  }
   return r;
 }
 DEVICE u32 and_or(u32 a, u32 b, u32 c) { return (a & b) | c; }
