@@ -2,6 +2,7 @@
 #pragma once
 
 #define DEVICE __device__ __forceinline__
+#define METHOD DEVICE  // of a struct
 #define LUCE_KERNEL(name, threads) extern "C" __global__ void __launch_bounds__(threads) name
 #define LUCE_KERNEL_RESIDENT(name, threads, blocks) extern "C" __global__ void __launch_bounds__(threads, blocks) name
 #define LUCE_EXPORT(name)

@@ -27,6 +27,7 @@
 #endif
 
 #define DEVICE static inline
+#define METHOD inline
 #define LUCE_KERNEL(name, threads)                       \
   static const int name##_max_threads = threads;         \
   static void name

@@ -68,6 +68,23 @@ DEVICE f32 gelu_tanh_(f32 x) {
   f32 inner = mul(0.7978845608f, mul(x, fma_(mul(0.044715f, x), x, 1.0f)));
   return mul(mul(0.5f, x), add(1.0f, tanh_(inner)));
 }
+// GELU by the error function, a rational minimax form on [-4, 4] (luce/compute/ops.py).
+DEVICE f32 gelu_erf_(f32 x) {
+  f32 v = mul(x, 0.7071067811865476f);
+  v = v > 4.0f ? 4.0f : v < -4.0f ? -4.0f : v;
+  f32 z = mul(v, v), p = -2.72614225801306e-10f, q = -1.45660718464996e-05f;
+  p = fma_(p, z, 2.77068142495902e-08f);
+  p = fma_(p, z, -2.10102402082508e-06f);
+  p = fma_(p, z, -5.69250639462346e-05f);
+  p = fma_(p, z, -7.34990630326855e-04f);
+  p = fma_(p, z, -2.95459980854025e-03f);
+  p = fma_(p, z, -1.60960333262415e-02f);
+  q = fma_(q, z, -2.13374055278905e-04f);
+  q = fma_(q, z, -1.68282697438203e-03f);
+  q = fma_(q, z, -7.37332916720468e-03f);
+  q = fma_(q, z, -1.42647390514189e-02f);
+  return mul(mul(0.5f, x), add(1.0f, div(mul(v, p), q)));
+}
 
 // Sum and maximum over the lanes of a warp, the same in every lane, by a fixed tree.
 DEVICE f32 warp_sum(f32 v) {
