@@ -50,14 +50,14 @@ async def _measured(directory: Path) -> list[Result]:
     async with house(SLOTS, 1, runs=2 * PAIRS * STEPS // 100 + 20) as (engine, loop):
         events = loop._wiring.events
         recorder.attach(events, _header(), lambda: Snapshot((), {}))
-        files = recorder.files
-        assert files is not None
+        files, reader = recorder.files, recorder.reader
+        assert files is not None and reader is not None
         for pair in range(PAIRS):
             if pair % 10 == 0:
                 loops.append(python_loop())
             for wanted in (False, True) if pair % 2 else (True, False):
                 recorder.flush()
-                events.want_details(wanted)
+                (events.join if wanted else events.leave)(reader)
                 before = files.total_bytes, files.total_records
                 started = time.process_time()
                 taken = await engine.seconds_of_step(STEPS)

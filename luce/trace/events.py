@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from luce.charts.interpreter import StepFields
 from luce.tuples import new_tuple
 
-__all__ = ["ANY", "EventRecord", "EventStream", "News", "Range", "RangeFields"]
+__all__ = ["ANY", "EventReader", "EventRecord", "EventStream", "News", "Note", "Range", "RangeFields"]
 
 ANY = ""
 """Stands in the place of the instance where an event stepped a range of them."""
@@ -74,6 +74,10 @@ class EventRecord(NamedTuple):
     :meth:`EventStream.observe_range`."""
 
 
+Note = tuple[int, float, Callable[..., object], tuple[Any, ...]]
+"""A detail: the number of the record that it stands before, its time, and what makes it from what."""
+
+
 class News(NamedTuple):
     """What has come since somebody last looked."""
 
@@ -81,8 +85,7 @@ class News(NamedTuple):
     """Number of the first of ``entries``."""
     entries: list[tuple[Any, ...]]
     """Records without their number, in plain tuples; a value only where there is one."""
-    details: list[tuple[int, float, Callable[..., object], tuple[Any, ...]]]
-    """Each with the number of the record that it stands before, its time, and what makes it from what."""
+    details: list[Note]
     lost: int
     """Records that fell out of the ring before anybody looked."""
 
@@ -109,8 +112,7 @@ class EventStream:
         self._listeners: list[tuple[str | None, Callable[[EventRecord], None]]] = []
         self._routes: dict[str, tuple[Callable[[EventRecord], None], ...]] = {}
         """Those of them who are told, by machine; found when it is first needed."""
-        self._details: list[tuple[int, float, Callable[..., object], tuple[Any, ...]]] | None = None
-        """None while nobody wants any."""
+        self._readers: list[EventReader] = []
         self.content = False
         """May details say what was asked and answered?"""
 
@@ -134,7 +136,7 @@ class EventStream:
         event, ids, bits, after = step
         self._add((self._clock(), machine, ANY, event, 0, (), Range(ids, bits, after)))
 
-    # -- for a recorder -----------------------------------------------------------------------------------------------
+    # -- for who reads everything -------------------------------------------------------------------------------------
 
     def now(self) -> float:
         """Seconds on the clock of the records."""
@@ -143,21 +145,22 @@ class EventStream:
     @property
     def detailed(self) -> bool:
         """Does anybody want details?"""
-        return self._details is not None
+        return bool(self._readers)
 
     @property
     def next_number(self) -> int:
         """Of the next record."""
         return self._seq
 
-    def want_details(self, wanted: bool, *, content: bool = False) -> None:
-        """From now on :meth:`detail` keeps what it is given until :meth:`take`, or not any more.
+    def reader(self, *, content: bool = False) -> EventReader:
+        """Somebody who takes everything from now on, details too, until it is closed.
 
         Args:
-            content: they may say what was asked and answered, not only how much.
+            content: details may say what was asked and answered, not only how much.
         """
-        self._details = [] if wanted else None
-        self.content = content
+        reader = EventReader(self, content)
+        self.join(reader)
+        return reader
 
     def detail(self, make: Callable[..., object], *given: Any) -> None:
         """Note something beside the charts' steps, a plan or an arrival, if anybody wants to know.
@@ -167,18 +170,30 @@ class EventStream:
                 nothing here; ``given`` must not change. What is made of many objects is better given as few: they stay
                 until then, and the garbage collector looks at each.
         """
-        if self._details is not None:
-            self._details.append((self._seq, self._clock(), make, given))
+        if self._readers:
+            note = (self._seq, self._clock(), make, given)
+            for reader in self._readers:
+                reader.notes.append(note)
 
-    def take(self, since: int) -> News:
-        """Records from number ``since`` on as far as they are still there, and all details since the last call."""
-        fresh = self._seq - since
+    def join(self, reader: EventReader) -> None:
+        """Tell it details, after :meth:`leave` again. Idempotent, as that is."""
+        if reader not in self._readers:
+            self._readers.append(reader)
+            self.content |= reader.content
+
+    def leave(self, reader: EventReader) -> None:
+        """Tell it no details any more."""
+        if reader in self._readers:
+            self._readers.remove(reader)
+            self.content = any(one.content for one in self._readers)
+
+    def since(self, number: int) -> tuple[int, list[tuple[Any, ...]], int]:
+        """Records from ``number`` on as far as they are still there: number of the first, records without their number,
+        and how many are lost."""
+        fresh = self._seq - number
         found = list(islice(reversed(self._ring), fresh))
         found.reverse()
-        details: list[tuple[int, float, Callable[..., object], tuple[Any, ...]]] = []
-        if self._details:
-            details, self._details = self._details, []
-        return News(self._seq - len(found), found, details, fresh - len(found))
+        return self._seq - len(found), found, fresh - len(found)
 
     def _add(self, entry: tuple[Any, ...]) -> None:
         self._ring.append(entry)
@@ -224,3 +239,29 @@ class EventStream:
 
     def __len__(self) -> int:
         return len(self._ring)
+
+
+class EventReader:
+    """Takes everything that a stream is told, piece by piece. Made by :meth:`EventStream.reader`.
+
+    What it does not take in time falls out of the stream's ring and is counted as lost; details are kept for it.
+    """
+
+    def __init__(self, stream: EventStream, content: bool) -> None:
+        self._stream = stream
+        self.content = content
+        self.next = stream.next_number
+        """Number of the first record that it has not taken."""
+        self.notes: list[Note] = []
+
+    def take(self) -> News:
+        """What has come since the last time."""
+        first, entries, lost = self._stream.since(self.next)
+        self.next = self._stream.next_number
+        notes, self.notes = self.notes, []
+        return News(first, entries, notes, lost)
+
+    def close(self) -> None:
+        """It takes no more. Idempotent."""
+        self._stream.leave(self)
+        self.notes = []

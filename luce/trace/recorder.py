@@ -20,7 +20,7 @@ from pathlib import Path
 import trio
 
 from luce.errors import ConfigError, reason
-from luce.trace.events import EventStream, News
+from luce.trace.events import EventReader, EventStream, News
 from luce.trace.files import Limits, TraceFiles
 from luce.trace.schema import Header, Snapshot
 
@@ -58,9 +58,9 @@ class Recorder:
         self._limits = limits
         self._interval = interval
         self._events: EventStream | None = None
+        self._reader: EventReader | None = None
         self._files: TraceFiles | None = None
         self._snapshot: Callable[[], Snapshot] | None = None
-        self._next = 0
         self._fault: OSError | None = None
         try:
             directory.mkdir(parents=True, exist_ok=True)
@@ -81,14 +81,18 @@ class Recorder:
             ConfigError: the first file cannot be written; names ``--trace``.
         """
         self._events, self._snapshot = events, snapshot
-        self._next = events.next_number
         try:
             self._files = TraceFiles(
-                self.directory, header, self._limits, snapshot(), self._next, events.now()
+                self.directory, header, self._limits, snapshot(), events.next_number, events.now()
             )
         except OSError as error:
             raise ConfigError(f"{self.directory}: {reason(error)}", flag="--trace") from None
-        events.want_details(True, content=self.content)
+        self._reader = events.reader(content=self.content)
+
+    @property
+    def reader(self) -> EventReader | None:
+        """What takes from the stream; None before :meth:`attach`."""
+        return self._reader
 
     @property
     def files(self) -> TraceFiles | None:
@@ -118,13 +122,12 @@ class Recorder:
 
     def _take(self) -> Callable[[], None] | None:
         """What writes all that has come since the last time; None if there is nothing."""
-        files, events = self._files, self._events
-        if files is None or events is None:
+        files, events, reader = self._files, self._events, self._reader
+        if files is None or events is None or reader is None:
             return None
-        news = events.take(self._next)
+        news = reader.take()
         if not (news.entries or news.details or news.lost):
             return None
-        self._next = events.next_number
         # Where the next file begins, behind these events, everything stands as it does now.
         next_file = None
         if files.full or news.lost:
@@ -148,5 +151,5 @@ class Recorder:
             with suppress(OSError):
                 self._files.close()
             self._files = None
-        if self._events is not None:
-            self._events.want_details(False)
+        if self._reader is not None:
+            self._reader.close()

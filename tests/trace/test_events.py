@@ -70,18 +70,26 @@ def test_ranges_are_equal_by_what_is_in_them() -> None:
 def test_details_are_kept_while_somebody_wants_them() -> None:
     stream = EventStream(lambda: 2.0, keep=2)
     stream.detail(int, "1")
-    assert stream.take(0) == (0, [], [], 0)
-    stream.want_details(True, content=True)
-    assert stream.content
+    assert not stream.detailed
+    reader, other = stream.reader(content=True), stream.reader()
+    assert stream.content and stream.detailed
     stream.observe(Step("request", 1, "a", 0, ("live",)))
     stream.detail(int, "2")
     for name in ("b", "c"):
         stream.observe(Step("request", 1, name, 0, ("live",)))
-    news = stream.take(0)
+    news = reader.take()
     assert (news.first, [entry[3] for entry in news.entries], news.lost) == (1, ["b", "c"], 1)
     assert news.details == [(1, 2.0, int, ("2",))]
-    assert stream.take(stream.next_number) == (3, [], [], 0)
+    assert reader.take() == (3, [], [], 0)
     stream.detail(int, "3")
-    stream.want_details(False)
+    reader.close()
+    reader.close()
     stream.detail(int, "4")
-    assert stream.take(3).details == [] and not stream.content
+    assert reader.take().details == [] and not stream.content
+    assert other.take() == (
+        *news[:2],
+        [(1, 2.0, int, (one,)) if one == "2" else (3, 2.0, int, (one,)) for one in "234"],
+        1,
+    )
+    other.close()
+    assert not stream.detailed

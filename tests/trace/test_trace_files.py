@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from luce.errors import ConfigError, TraceFileError
 from luce.trace.columns import BlockReader, BlockWriter
-from luce.trace.events import ANY, EventRecord, EventStream, Range
+from luce.trace.events import ANY, EventRecord, EventStream, News, Range
 from luce.trace.files import SUFFIX, Limits, TraceFiles, trace_files
 from luce.trace.frames import MAGIC, FrameKind, frame, frames
 from luce.trace.reader import FileStart, TraceFile, read_header, read_trace, trace_paths
@@ -193,8 +193,8 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     for _ in range(7):
         stream.observe(("request", "r0", "token", 0, FLOWING))
     for start in (0, 3):
-        news = stream.take(start)
-        files.write(news._replace(first=7 + start, entries=news.entries[: 3 if start == 0 else 4]), None, 0.0)
+        first, entries, _ = stream.since(start)
+        files.write(News(7 + first, entries[: 3 if start == 0 else 4], [], 0), None, 0.0)
     files.close()
     return (directory / f"run-000000{SUFFIX}").read_bytes()
 
@@ -373,7 +373,7 @@ def test_a_full_disk_ends_the_trace_and_nothing_else(
             await recorder.run()  # ends by itself
         noisy(stream, 5)
         stream.detail(Gap, 3)
-        assert not stream.take(0).details, "nobody wants details any more"
+        assert not stream.detailed, "nobody wants details any more"
         recorder.close()
 
     trio.run(main)
