@@ -1,0 +1,375 @@
+// The last step of a draw, by one block a row: the best ids of a row in their order, and what the filters leave of them.
+//
+// Maxima of groups of ids bound the k-th largest value from below, so a few hundred ids are read again and sorted; that is all
+// for every row but those whose filters leave more than CANDIDATES ids. These go through the whole row a few times
+// (draw_widely), with the same result.
+#pragma once
+#include "sampler.h"
+
+#define FINISH_THREADS 512
+#define CANDIDATES 2048
+#define BINS 1024
+#define NUCLEUS_IDS 384   // ids that top-p without top-k is expected to leave; more are found, too
+#define FINISH_SHARED (512 + CANDIDATES * 16 + BINS * 12)
+
+struct Room {
+  u8* reduce;      // 448 bytes for reductions
+  u32* counters;   // 4 words; as words, a boundary
+  u64* keys;       // [CANDIDATES]
+  u32* ids;
+  u32* list;       // groups
+  u64* bins;       // [BINS]
+  u32* counts;
+  METHOD Room(u8* at)
+      : reduce(at), counters((u32*)(at + 448)), keys((u64*)(at + 512)), ids((u32*)(keys + CANDIDATES)), list(ids + CANDIDATES),
+        bins((u64*)(list + CANDIDATES)), counts((u32*)(bins + BINS)) {}
+};
+
+// Integer weight of a value that is `shifted` <= 0 from the best one: floor(e^shifted 2^40).
+DEVICE u64 weight(f64 shifted) {
+  if (shifted < -27.8) return 0;
+  return (u64)mul(exp64(shifted), 1099511627776.0);
+}
+// ceil(total * fraction / 2^64).
+DEVICE u64 share(u64 total, u64 fraction) {
+  u64 a = total >> 32, b = total & 0xffffffffu, c = fraction >> 32, d = fraction & 0xffffffffu;
+  u64 low = b * d, middle = a * d + (low >> 32), cross = b * c + (middle & 0xffffffffu);
+  u64 high = a * c + (middle >> 32) + (cross >> 32);
+  return high + ((cross & 0xffffffffu) || (low & 0xffffffffu) ? 1 : 0);
+}
+
+// Sum over the threads before this one; `room`: 8 bytes a warp.
+DEVICE u64 block_before(u64 v, u8* room) {
+  u64 sum = v;
+  for (i32 step = 1; step < WARP; step <<= 1) {
+    u64 other = shfl(sum, lane() - step < 0 ? lane() : lane() - step);
+    if (lane() >= step) sum += other;
+  }
+  u64* sums = (u64*)room;
+  sync_block();
+  if (lane() == WARP - 1) sums[warp()] = sum;
+  sync_block();
+  u64 before = warp_add(lane() < warp() ? sums[lane()] : 0);
+  return before + sum - v;
+}
+
+// A row's own logits, for log-probabilities.
+struct Logits {
+  const f32* row;
+  METHOD bool get(i32 id, f64& x) const {
+    x = (f64)row[id];
+    return true;
+  }
+};
+
+// Something that at least k of the values reach, if there are so many: below the k-th largest of the maxima of larger groups.
+DEVICE f32 reached(const f32* groups, i32 num_groups, i32 k, const Room& room) {
+  f32 top = minus_infinity();
+  for (i32 g = thread(); g < num_groups; g += FINISH_THREADS) top = max_(top, groups[g]);
+  i32 count = FINISH_THREADS, index = thread();
+  bool mine = true;
+  if (k <= FINISH_THREADS / 8) {
+    top = max_(top, shfl_xor(top, 1));
+    top = max_(top, shfl_xor(top, 2));
+    count /= 4;
+    mine = thread() % 4 == 0;
+    index /= 4;
+  }
+  f32* tops = (f32*)room.keys;
+  f32* found = (f32*)room.counters;
+  sync_block();
+  if (mine) tops[index] = top;
+  if (thread() == 0) *found = minus_infinity();
+  sync_block();
+  if (mine) {
+    i32 above = 0;
+    for (i32 i = 0; i < count; i += 4) {
+      f32x4 v = *(const f32x4*)(tops + i);
+      above += (v.x > top || (v.x == top && i < index)) + (v.y > top || (v.y == top && i + 1 < index)) +
+               (v.z > top || (v.z == top && i + 2 < index)) + (v.w > top || (v.w == top && i + 3 < index));
+    }
+    if (above == k - 1) *found = next_below(top);
+  }
+  sync_block();
+  return *found;
+}
+
+// All ids whose value reaches `floor`, as keys of value / temperature, in no order. Their number, or -1: more than fit.
+template <class T>
+DEVICE i32 collect(const T& values, i32 ids, const f32* groups, i32 num_groups, f32 floor, f64 temperature, const Room& room) {
+  sync_block();
+  if (thread() < 2) room.counters[thread()] = 0;
+  sync_block();
+  for (i32 g = thread(); g < num_groups; g += FINISH_THREADS) {
+    f32 top = groups[g];
+    if (!(top >= floor) || top == minus_infinity()) continue;
+    u32 at = atomic_add(room.counters, 1u);
+    if (at < CANDIDATES) room.list[at] = (u32)g;
+  }
+  sync_block();
+  i32 found = (i32)room.counters[0];
+  if (found > CANDIDATES) return -1;
+  for (i32 i = warp(); i < 2 * found; i += FINISH_THREADS / WARP) {
+    i32 g = (i32)room.list[i / 2];
+    i32 id = g / CHUNK_GROUPS * CHUNK_IDS + i % 2 * (CHUNK_IDS / 2) + g % CHUNK_GROUPS * (GROUP_IDS / 2) + lane();
+    f64 x;
+    if (id >= ids || !values.get(id, x) || !(x >= (f64)floor)) continue;
+    u32 at = atomic_add(room.counters + 1, 1u);
+    if (at < CANDIDATES) {
+      room.keys[at] = key64(scaled(x, temperature));
+      room.ids[at] = (u32)id;
+    }
+  }
+  sync_block();
+  i32 count = (i32)room.counters[1];
+  return count > CANDIDATES ? -1 : count;
+}
+
+// Sort the first `count` candidates: largest key first, equal ones by lower id.
+DEVICE void sort(i32 count, const Room& room) {
+  i32 size = 2;
+  while (size < count) size *= 2;
+  for (i32 i = count + thread(); i < size; i += FINISH_THREADS) {
+    room.keys[i] = 0;
+    room.ids[i] = ~0u;
+  }
+  sync_block();
+  for (i32 run = 2; run <= size; run *= 2)
+    for (i32 step = run / 2; step > 0; step /= 2) {
+      for (i32 p = thread(); p < size / 2; p += FINISH_THREADS) {
+        i32 a = 2 * p - (p & (step - 1)), b = a + step;
+        u64 ka = room.keys[a], kb = room.keys[b];
+        u32 ia = room.ids[a], ib = room.ids[b];
+        bool ordered = ka > kb || (ka == kb && ia <= ib);
+        if (ordered != ((a & run) == 0)) {
+          room.keys[a] = kb; room.keys[b] = ka;
+          room.ids[a] = ib; room.ids[b] = ia;
+        }
+      }
+      sync_block();
+    }
+}
+
+// How many of the first `count` sorted candidates have a key at or above `floor`.
+DEVICE i32 count_from(u64 floor, i32 count, const Room& room) {
+  i32 low = 0, high = count;
+  while (low < high) {
+    i32 middle = (low + high) / 2;
+    if (room.keys[middle] >= floor) low = middle + 1;
+    else high = middle;
+  }
+  return low;
+}
+
+// Of `count` sorted candidates, the smallest number of first ones whose measures reach `target`; count + 1 if all do not.
+// A candidate's measure is its weight, or 1.
+DEVICE i32 count_reaching(u64 target, i32 count, bool weighted, f64 best, const Room& room) {
+  i32 each = ceil_div(max_(count, 1), FINISH_THREADS), first = thread() * each;
+  u64 mine = 0;
+  for (i32 i = first; i < min_(count, first + each); i++) mine += weighted ? weight(sub(from_key64(room.keys[i]), best)) : 1;
+  u64 sum = block_before(mine, room.reduce);
+  sync_block();
+  if (thread() == 0) room.counters[2] = (u32)count + 1;
+  sync_block();
+  if (sum < target && sum + mine >= target)
+    for (i32 i = first;; i++) {
+      sum += weighted ? weight(sub(from_key64(room.keys[i]), best)) : 1;
+      if (sum >= target) {
+        room.counters[2] = (u32)i + 1;
+        break;
+      }
+    }
+  sync_block();
+  return (i32)room.counters[2];
+}
+
+// The end of a set of best ids: those with a larger key, and of the ids with this key those up to `id`.
+struct Boundary {
+  u64 key;
+  i32 id;
+  METHOD bool holds(u64 its, i32 other) const { return its > key || (its == key && other <= id); }
+};
+
+// Values of a row over temperature, as keys.
+template <class T> struct Keys {
+  const T& values;
+  f64 temperature;
+  i32 ids;
+  METHOD bool get(i32 id, u64& key) const {
+    f64 x;
+    if (!values.get(id, x)) return false;
+    key = key64(scaled(x, temperature));
+    return true;
+  }
+};
+
+// The smallest set of best ids within `limit` whose measures reach `target`, which all together do. `top`: the largest key.
+template <class T>
+DEVICE Boundary boundary_reaching(u64 target, const Keys<T>& keys, Boundary limit, u64 top, bool weighted, f64 best, const Room& room) {
+  u64 low = limit.key, high = top, above = 0, key;
+  while (low < high) {
+    i32 shift = 0;
+    while ((high - low) >> shift >= BINS) shift++;
+    sync_block();
+    for (i32 i = thread(); i < BINS; i += FINISH_THREADS) {
+      room.bins[i] = 0;
+      room.counts[i] = 0;
+    }
+    sync_block();
+    for (i32 id = thread(); id < keys.ids; id += FINISH_THREADS) {
+      if (!keys.get(id, key) || key < low || key > high || !limit.holds(key, id)) continue;
+      i32 bin = (i32)((key - low) >> shift);
+      u64 measure = weighted ? weight(sub(from_key64(key), best)) : 1;
+      atomic_add(room.counts + bin, 1u);
+      if (measure) atomic_add(room.bins + bin, measure);
+    }
+    sync_block();
+    i32 bin = BINS - 1 - 2 * thread();  // from the top: this one, then the one below
+    u64 upper = room.bins[bin], lower = room.bins[bin - 1];
+    u64 before = above + block_before(upper + lower, room.reduce);
+    sync_block();
+    if (before < target && before + upper + lower >= target) {
+      bool second = before + upper < target;
+      room.counters[0] = (u32)(second ? bin - 1 : bin);
+      *(u64*)(room.counters + 2) = second ? before + upper : before;
+    }
+    sync_block();
+    bin = (i32)room.counters[0];
+    above = *(u64*)(room.counters + 2);
+    i32 count = (i32)room.counts[bin];
+    low += (u64)bin << shift;
+    high = min_(high, low + ((u64)1 << shift) - 1);
+    if (count > CANDIDATES) continue;
+    sync_block();
+    if (thread() == 0) room.counters[0] = 0;
+    sync_block();
+    for (i32 id = thread(); id < keys.ids; id += FINISH_THREADS) {
+      if (!keys.get(id, key) || key < low || key > high || !limit.holds(key, id)) continue;
+      u32 at = atomic_add(room.counters, 1u);
+      room.keys[at] = key;
+      room.ids[at] = (u32)id;
+    }
+    sync_block();
+    sort(count, room);
+    i32 last = count_reaching(target - above, count, weighted, best, room) - 1;
+    Boundary end = {room.keys[last], (i32)room.ids[last]};
+    sync_block();
+    return end;
+  }
+  // Too many ids with one and the same key: so many of them as are needed, lowest ids first.
+  u64 each = weighted ? weight(sub(from_key64(low), best)) : 1, needed = (target - above + each - 1) / each;
+  for (i32 first = 0; first < keys.ids; first += FINISH_THREADS) {
+    i32 id = first + thread();
+    u64 mine = id < keys.ids && keys.get(id, key) && key == low && limit.holds(key, id) ? 1 : 0;
+    u64 before = block_before(mine, room.reduce), all = block_add(mine, room.reduce);
+    if (all < needed) {
+      needed -= all;
+      continue;
+    }
+    sync_block();
+    if (mine && before + 1 == needed) room.counters[0] = (u32)id;
+    sync_block();
+    i32 last = (i32)room.counters[0];
+    sync_block();
+    return {low, last};
+  }
+  return limit;
+}
+
+// The k most likely ids into room.ids, most likely first.
+DEVICE void most_likely(const Logits& logits, i32 ids, const f32* groups, i32 num_groups, i32 k, const Room& room) {
+  f32 floor = reached(groups, num_groups, k, room);
+  i32 count = collect(logits, ids, groups, num_groups, floor, 1.0, room);
+  if (count < 0) {  // a crowd of equal logits
+    f32 top = minus_infinity();
+    for (i32 g = thread(); g < num_groups; g += FINISH_THREADS) top = max_(top, groups[g]);
+    u64 best = key64((f64)top);
+    u32 nobody = 0;
+    block_best(best, nobody, room.reduce);
+    Keys<Logits> keys = {logits, 1.0, ids};
+    Boundary end = boundary_reaching((u64)k, keys, Boundary{0, ids}, best, false, 0.0, room);
+    if (thread() == 0) room.counters[0] = 0;
+    sync_block();
+    for (i32 id = thread(); id < ids; id += FINISH_THREADS) {
+      u64 key;
+      if (!keys.get(id, key) || !end.holds(key, id)) continue;
+      u32 at = atomic_add(room.counters, 1u);
+      room.keys[at] = key;
+      room.ids[at] = (u32)id;
+    }
+    count = k;
+    sync_block();
+  }
+  sort(count, room);
+}
+
+// Of the ids within `end` the one with the largest value / temperature + noise, with any number of them.
+DEVICE i32 draw_widely(const Sample& s, const Values& values, i32 ids, u64 best_key, u64 floor, const Room& room) {
+  Keys<Values> keys = {values, s.temperature, ids};
+  f64 best = from_key64(best_key);
+  Boundary end = {floor, ids};
+  u64 key, count = 0;
+  for (i32 id = thread(); id < ids; id += FINISH_THREADS) count += keys.get(id, key) && end.holds(key, id) ? 1 : 0;
+  count = block_add(count, room.reduce);
+  if (s.top_k > 0 && (u64)s.top_k < count) end = boundary_reaching((u64)s.top_k, keys, end, best_key, false, best, room);
+  if (s.flags & SAMPLE_TOP_P) {
+    u64 total = 0;
+    for (i32 id = thread(); id < ids; id += FINISH_THREADS)
+      if (keys.get(id, key) && end.holds(key, id)) total += weight(sub(from_key64(key), best));
+    total = block_add(total, room.reduce);
+    end = boundary_reaching(share(total, s.top_p), keys, end, best_key, true, best, room);
+  }
+  u64 score = 0;
+  u32 token = ~0u;
+  for (i32 id = thread(); id < ids; id += FINISH_THREADS) {
+    if (!keys.get(id, key) || !end.holds(key, id)) continue;
+    u64 its = key64(add(from_key64(key), gumbel_of(id, s.position, s.seed[0], s.seed[1])));
+    if (its > score) {
+      score = its;
+      token = (u32)id;
+    }
+  }
+  block_best(score, token, room.reduce);
+  return (i32)token;
+}
+
+// The drawn id of a row with top-k, top-p or min-p. `top`: key of the best value; `total`: see sampler_weights.
+DEVICE i32 draw_filtered(const Sample& s, const Values& values, i32 ids, const f32* groups, i32 num_groups, u64 top, u64 total, const Room& room) {
+  f64 best = scaled(from_key64(top), s.temperature);
+  u64 best_key = key64(best), floor = 0;
+  f32 from = minus_infinity(), likely = minus_infinity();
+  if (s.flags & SAMPLE_MIN_P) {
+    f64 least = add(best, s.log_min_p), unscaled = mul(least, s.temperature);
+    floor = key64(least);
+    from = next_below(floor_f32(sub(unscaled, mul(unscaled < 0.0 ? -unscaled : unscaled, 1e-12))));
+  }
+  i32 wanted = s.top_k > 0 ? s.top_k : s.flags & SAMPLE_TOP_P ? NUCLEUS_IDS : 0;
+  if (wanted > 0 && wanted <= NUCLEUS_IDS) likely = reached(groups, num_groups, wanted, room);
+  bool whole = likely <= from;  // all that min-p leaves is collected
+  i32 count = collect(values, ids, groups, num_groups, max_(from, likely), s.temperature, room);
+  if (count < 0) return draw_widely(s, values, ids, best_key, floor, room);
+  sort(count, room);
+  i32 kept = count_from(floor, count, room);
+  if (s.top_k > 0) kept = min_(kept, s.top_k);
+  if (s.flags & SAMPLE_TOP_P) {
+    if (whole || s.top_k > 0) {
+      total = 0;
+      for (i32 i = thread(); i < kept; i += FINISH_THREADS) total += weight(sub(from_key64(room.keys[i]), best));
+      total = block_add(total, room.reduce);
+    }
+    i32 enough = count_reaching(share(total, s.top_p), kept, true, best, room);
+    if (enough > kept) return draw_widely(s, values, ids, best_key, floor, room);
+    kept = enough;
+  }
+  u64 score = 0;
+  u32 token = ~0u;
+  for (i32 i = thread(); i < kept; i += FINISH_THREADS) {
+    u64 its = key64(add(from_key64(room.keys[i]), gumbel_of((i32)room.ids[i], s.position, s.seed[0], s.seed[1])));
+    if (its > score || (its == score && room.ids[i] < token)) {
+      score = its;
+      token = room.ids[i];
+    }
+  }
+  block_best(score, token, room.reduce);
+  return (i32)token;
+}
