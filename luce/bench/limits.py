@@ -2,8 +2,8 @@
 
 Counted is what has to move through memory and be multiplied whatever the program does: every weight once a step, each
 sequence's keys, values and recurrent state once. Activations, the embedding's rows and norms are left out: they stay
-in caches. A time is the larger one of bytes over the copy bandwidth and FLOPs over the FLOP rate, both as measured on
-the same device in the same run; so an implementation reaches less than 100 % of it.
+in caches. Experts are taken to be asked alike. A time is the larger one of bytes over the copy bandwidth and FLOPs over
+the FLOP rate, both as measured on the same device in the same run; so an implementation reaches less than 100 % of it.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ __all__ = [
     "WeightBytes",
     "Work",
     "encode_work",
+    "experts_asked",
     "parameters",
     "prefill_seconds",
     "step_work",
@@ -92,6 +93,8 @@ class Parameters:
     dense: int
     """Read in every step whatever its rows are, the head apart."""
     head: int
+    expert: int = 0
+    """Of one expert in all layers together."""
 
 
 @attrs.frozen
@@ -100,10 +103,11 @@ class WeightBytes:
 
     dense: float
     head: float
+    expert: float = 0.0
 
-    @property
-    def total(self) -> float:
-        return self.dense + self.head
+    def total(self, experts: int = 0) -> float:
+        """With so many experts."""
+        return self.dense + self.head + experts * self.expert
 
 
 def parameters(text: TextConfig) -> Parameters:
@@ -114,11 +118,21 @@ def parameters(text: TextConfig) -> Parameters:
     attention = text.hidden * (2 * query + 2 * key) + query * text.hidden
     deltanet = text.hidden * (text.conv_channels + text.value_size + 2 * text.value_heads)
     deltanet += text.value_size * text.hidden
-    ffn = 3 * text.hidden * text.ffn
+    ffn, expert, moe = 3 * text.hidden * text.ffn, 0, text.moe
+    if moe is not None:
+        ffn = text.hidden * (3 * moe.shared_ffn + moe.experts + 1)
+        expert = 3 * text.hidden * moe.ffn * text.num_layers
     return Parameters(
         dense=full * attention + linear * deltanet + text.num_layers * ffn,
         head=text.vocab_size * text.hidden,
+        expert=expert,
     )
+
+
+def experts_asked(text: TextConfig, rows: int) -> float:
+    """Experts of a layer that so many rows ask, on average, if each asks any of them alike."""
+    moe = text.moe
+    return 0.0 if moe is None else moe.experts * (1 - (1 - moe.used / moe.experts) ** rows)
 
 
 def weight_bytes(text: TextConfig, form: str) -> WeightBytes:
@@ -131,6 +145,7 @@ def weight_bytes(text: TextConfig, form: str) -> WeightBytes:
     return WeightBytes(
         dense=values.dense * _bytes_per_value(form),
         head=values.head * _bytes_per_value(HEAD_FORMATS.get(form, form)),
+        expert=values.expert * _bytes_per_value(form),
     )
 
 
@@ -155,7 +170,11 @@ def step_work(
     lanes = list(lanes)
     rows, samples = sum(lane.rows for lane in lanes), sum(lane.samples for lane in lanes)
     values = parameters(text)
-    total = Work(weights.dense, 2.0 * values.dense * rows)
+    used = text.moe.used if text.moe is not None else 0
+    total = Work(
+        weights.dense + experts_asked(text, rows) * weights.expert,
+        2.0 * (values.dense + used * values.expert) * rows,
+    )
     if samples:
         total += Work(weights.head, 2.0 * values.head * samples)
     for lane in lanes:

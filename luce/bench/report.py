@@ -36,7 +36,7 @@ class Report:
     weights: str
     """Their format in the engine's memory."""
     weight_bytes: float
-    """Of the text model's matrices, which a step reads."""
+    """Of the text model's matrices, all experts included."""
     speeds: Speeds
     options: dict[str, Any] = attrs.field(factory=dict)
     startup: dict[str, float] = attrs.field(factory=dict)
@@ -87,7 +87,7 @@ def head_lines(report: Report) -> list[str]:
     """What all points are held against."""
     speeds = report.speeds
     return [
-        f"{report.model}, weights in {report.weights}: {report.weight_bytes / 1e9:,.3g} GB read in a step",
+        f"{report.model}, weights in {report.weights}: {report.weight_bytes / 1e9:,.3g} GB",
         f"{report.device or report.machine}: copies {speeds.bytes_per_second / 1e9:,.1f} GB/s, multiplies "
         f"{speeds.flops_per_second / 1e12:,.3g} TFLOP/s, both measured now",
     ]

@@ -137,7 +137,7 @@ def measure(
         model=model.name,
         shape=shape,
         weights=weights,
-        weight_bytes=measured.weights.total,
+        weight_bytes=measured.weights.total(config.text.moe.experts if config.text.moe is not None else 0),
         speeds=speeds,
         options={
             "prefill": plan.piece,

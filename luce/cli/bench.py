@@ -26,7 +26,9 @@ __all__ = ["compare", "run"]
 WHAT = Group("What is measured", sort_key=2)
 HOW = Group("How", sort_key=3)
 
-Shape = Literal["qwen3.5-0.8b", "qwen3.5-2b", "qwen3.5-4b", "qwen3.5-9b", "qwen3.5-27b", "luce-demo"]
+Shape = Literal[
+    "qwen3.5-0.8b", "qwen3.5-2b", "qwen3.5-4b", "qwen3.5-9b", "qwen3.5-27b", "qwen3.5-35b-a3b", "luce-demo"
+]
 Part = Literal["all", "engine", "decode", "prefill", "mixed", "pictures", "http"]
 assert get_args(Shape) == SHAPES
 

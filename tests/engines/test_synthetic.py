@@ -23,6 +23,7 @@ from luce.sampling.parameters import SamplingParams
         ("qwen3.5-4b", 4_659_865_088),
         ("qwen3.5-9b", 9_653_104_368),
         ("qwen3.5-27b", 27_781_427_952),
+        ("qwen3.5-35b-a3b", 35_951_822_704),
     ],
 )
 def test_shapes_have_as_many_values_as_the_released_models(name: str, values: int) -> None:

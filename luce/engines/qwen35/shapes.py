@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import attrs
 
-from luce.engines.qwen35.config import Qwen35Config, TextConfig, VisionConfig
+from luce.engines.qwen35.config import MoeConfig, Qwen35Config, TextConfig, VisionConfig
 
 __all__ = ["RELEASED", "released"]
 
@@ -27,6 +27,7 @@ class _Shape:
     value_heads: int
     tied: bool
     vision: tuple[int, int, int, int]
+    moe: MoeConfig | None = None
 
 
 RELEASED = {
@@ -35,6 +36,7 @@ RELEASED = {
     "qwen3.5-4b": _Shape(2560, 32, 9216, 16, 4, 32, True, _VISION_MIDDLE),
     "qwen3.5-9b": _Shape(4096, 32, 12288, 16, 4, 32, False, _VISION_LARGE),
     "qwen3.5-27b": _Shape(5120, 64, 17408, 24, 4, 48, False, _VISION_LARGE),
+    "qwen3.5-35b-a3b": _Shape(2048, 40, 0, 16, 2, 32, False, _VISION_LARGE, MoeConfig(256, 8, 512, 512)),
 }
 """By the name that `luce bench --synthetic` takes."""
 
@@ -68,6 +70,7 @@ def released(name: str) -> Qwen35Config:
             mrope_section=(11, 11, 10),
             max_positions=262_144,
             tied=shape.tied,
+            moe=shape.moe,
         ),
         vision=VisionConfig(
             depth=depth,

@@ -54,6 +54,9 @@ class _Counter:
         self.total += 4 * int(np.prod(shape, dtype=np.int64))
         return np.empty(0, np.float32)
 
+    def has(self, name: str) -> bool:
+        return False
+
 
 @attrs.define(eq=False)
 class SyntheticTake:
@@ -73,6 +76,10 @@ class SyntheticTake:
         if self.progress is not None:
             self.progress(LoadProgress(self.done, self.total, name))
         return made
+
+    def has(self, name: str) -> bool:
+        """Nothing of what may be stored in one way or another: it is in the released files' way."""
+        return False
 
     def _values(self, name: str, shape: tuple[int, ...], convert: Convert | None) -> F32:
         values: F32 = self._tiled(zlib.crc32(name.encode()), shape)
