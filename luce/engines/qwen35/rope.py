@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from luce.engines.qwen35.config import TextConfig
 
-__all__ = ["RopeTable", "inverse_frequencies", "mrope_axes"]
+__all__ = ["RopeTable", "inverse_frequencies", "mrope_axes", "rotations"]
 
 F32 = npt.NDArray[np.float32]
 
@@ -32,24 +32,29 @@ def mrope_axes(section: tuple[int, int, int]) -> npt.NDArray[np.intp]:
     return axes
 
 
-class RopeTable:
-    """Cosine and sine of every (position, frequency), looked up per row.
+def rotations(config: TextConfig, positions: int) -> tuple[F32, F32]:
+    """Cosines and sines [positions, rotary_dim / 2] of every (position, frequency).
 
-    Angles are formed in float32 as the reference does (position times frequency), their cosine and sine in
-    float64, so that a row's rotation is one table entry whatever else is in the batch.
+    Angles are formed in float32 as the reference does (position times frequency), their cosine and sine in float64.
+    """
+    frequency = inverse_frequencies(config.rope_theta, config.rotary_dim)
+    angle = (np.arange(positions, dtype=np.float32)[:, None] * frequency).astype(np.float64)
+    return np.cos(angle).astype(np.float32), np.sin(angle).astype(np.float32)
+
+
+class RopeTable:
+    """Cosine and sine of every (position, frequency), looked up per row: a row's rotation is one table entry whatever
+    else is in the batch.
     """
 
     def __init__(self, config: TextConfig, positions: int) -> None:
         """Tables for positions 0 … ``positions`` - 1."""
         half = config.rotary_dim // 2
-        frequency = inverse_frequencies(config.rope_theta, config.rotary_dim)
-        angle = (np.arange(positions, dtype=np.float32)[:, None] * frequency).astype(np.float64)
         self.limit = positions
         self.half = half
         self._pairs = np.arange(half)
         self._axes = mrope_axes(config.mrope_section)
-        self._cos = np.cos(angle).astype(np.float32)
-        sin = np.sin(angle).astype(np.float32)
+        self._cos, sin = rotations(config, positions)
         self._sin = np.stack([-sin, sin], axis=-1)
 
     @property

@@ -1,0 +1,131 @@
+// What the attention kernels share: where keys and values stand, the tree of a row's softmax, and its pieces.
+//
+// Shapes are macros: HEADS, KV_HEADS, HEAD_DIM.
+//
+// Pools, one for keys and one for values of each layer: bf16 [block][kv head][64 * HEAD_DIM]. The tile of a (block, kv head)
+// is made of core matrices, 8 rows of 8 values, 128 bytes each, which is what ldmatrix reads without bank conflicts and
+// wgmma without a swizzle; one bulk copy takes a tile, or the first groups of 8 keys of it:
+//   keys    [key / 8][dim / 8][key % 8][dim % 8]      (both operands' k is the dim)
+//   values  [key / 8][dim / 8][dim % 8][key % 8]      (turned: k is the key)
+//
+// The tree. One row (one query head of one token) attends to keys 0 .. its position:
+//   split   SPLIT_KEYS keys at absolute multiples of it; starts from m = -infinity, O = 0, l = 0
+//   tile    64 keys of the split, in ascending order. S = q k by k16 steps over the dims in ascending order from zero.
+//           m' = max(m, S of visible keys), a = 2^(c (m - m')), p = 2^(c S - c m') or exactly 0 where hidden, with
+//           c = log2(e) / sqrt(HEAD_DIM); O = a O, then O += p v by k16 steps over the keys in ascending order, p rounded to bf16.
+//           l is kept in 8 parts: half of the tile (32 keys) x column pair (key / 2 % 4); l' = a l + (p added in ascending order
+//           from zero)
+//   merge   of the splits in ascending order from M = -infinity, T = 0, L = 0: M' = max(M, m), a = 2^(c (M - M')),
+//           b = 2^(c (m - M')), T' = a T + b O, L' = a L + b l for each half, l's column pairs summed before
+//   end     y = T (1 / (L first half + L second half)), times sigmoid(gate)
+// Tiles and splits that lie behind a row's position change nothing in it (a = 1, p = 0; b O = 0), so how many of them are
+// computed beside it does not matter.
+//
+// Block ids are checked against the pool: one that is not in it is read as block 0, and every row that needs it gets NaN, which
+// the check of lanes then finds.
+#pragma once
+#include "activation.h"
+#include "batch.h"
+
+#if !defined(HEADS) || !defined(KV_HEADS) || !defined(HEAD_DIM)
+#error "attention needs HEADS, KV_HEADS, HEAD_DIM"
+#endif
+#if HEADS % KV_HEADS || HEAD_DIM % 32 || HEAD_DIM > 256
+#error "attention: HEADS is a multiple of KV_HEADS, HEAD_DIM of 32 and at most 256"
+#endif
+
+#define GROUP (HEADS / KV_HEADS)
+#define SPLIT_KEYS 256
+#define SPLIT_TILES (SPLIT_KEYS / BLOCK_ROWS)
+#define TILE_BYTES (BLOCK_ROWS * HEAD_DIM * 2)
+#define CORE_BYTES 128
+#define GROUP_BYTES (HEAD_DIM * 16)  // 8 keys of a tile
+
+// Byte offset of a (block, kv head)'s tile.
+DEVICE i64 tile_at(i32 block, i32 kv_head) { return ((i64)block * KV_HEADS + kv_head) * TILE_BYTES; }
+// Byte offset within a tile.
+DEVICE i32 key_at(i32 key, i32 dim) { return ((key / 8 * (HEAD_DIM / 8) + dim / 8) * 64 + key % 8 * 8 + dim % 8) * 2; }
+DEVICE i32 value_at(i32 key, i32 dim) { return ((key / 8 * (HEAD_DIM / 8) + dim / 8) * 64 + dim % 8 * 8 + key % 8) * 2; }
+
+// The larger number; NaN loses.
+DEVICE f32 larger(f32 a, f32 b) {
+#if defined(__CUDA_ARCH__)
+  return fmaxf(a, b);
+#else
+  return __builtin_fmaxf(a, b);
+#endif
+}
+
+#define MINUS_INFINITY as_f32(0xff800000u)
+#define NOT_A_NUMBER as_f32(0x7fc00000u)
+
+// c of the tree: scores to exponents of 2.
+DEVICE f32 score_scale() { return div(1.44269504f, sqrt_((f32)HEAD_DIM)); }
+
+// 2^x for x <= 0, relative error 3e-6 (a probability is rounded to bf16 anyway); exactly 1 at 0; 2^-125 for all below.
+DEVICE f32 exp2_below(f32 x) {
+  x = larger(x, -125.0f);
+  f32 n = add(x, 12582912.0f), r = sub(x, sub(n, 12582912.0f));
+  f32 p = 9.58285294e-3f;
+  p = fma_(p, r, 5.59064262e-2f);
+  p = fma_(p, r, 2.40240991e-1f);
+  p = fma_(p, r, 6.93124175e-1f);
+  p = fma_(p, r, 1.0f);
+  return as_f32(as_u32(p) + (as_u32(n) << 23));
+}
+// 2^(c (from - to)), the factor that sums relative to `from` take on when `to` is the maximum. Exactly 1 if equal; both may
+// be -infinity.
+DEVICE f32 rescale(f32 from, f32 to, f32 c) { return exp2_below(mul(sub(from, to == MINUS_INFINITY ? 0.0f : to), c)); }
+
+// Four core matrices as fragments: lane i names row i % 8 of matrix i / 8. From shared memory where tiles are staged there.
+#if HAS_BULK
+#define fragments(r, row) ldmatrix_x4(r, row)
+#else
+DEVICE void fragments(u32 (&r)[4], const u8* row) {
+  u64 mine = (u64)row;
+  UNROLL for (i32 i = 0; i < 4; i++) r[i] = ((const u32*)shfl(mine, i * 8 + lane() / 4))[lane() % 4];
+}
+#endif
+
+// Sum over the four lanes of a row of fragments.
+DEVICE f32 quad_sum(f32 v) {
+  v = add(v, shfl_xor(v, 1));
+  return add(v, shfl_xor(v, 2));
+}
+DEVICE f32 quad_max(f32 v) {
+  v = larger(v, shfl_xor(v, 1));
+  return larger(v, shfl_xor(v, 2));
+}
+
+// Keys at or past `count` of a pair of keys that a fragment's word holds become exact zeros.
+DEVICE u32 pair_mask(i32 key, i32 count) { return (key < count ? 0xffffu : 0u) | (key + 1 < count ? 0xffff0000u : 0u); }
+
+DEVICE i32 block_in_pool(i32 block, i32 blocks) { return (u32)block < (u32)blocks ? block : 0; }
+// Do blocks `from`, `from` + step, ... of a table, up to the key `end`, lie in the pool?
+DEVICE bool in_pool(const i32* table, i32 from, i32 step, i32 end, i32 blocks) {
+  bool all = true;
+  for (i32 i = from; i * BLOCK_ROWS < end; i += step) all = all && (u32)table[i] < (u32)blocks;
+  return all;
+}
+
+DEVICE i32 splits_of(i32 keys) { return ceil_div(keys, SPLIT_KEYS); }
+
+// The merge of one more split into a row's running maximum: factors for what there is (a) and for the split (b).
+struct MergeFactors { f32 a, b; };
+DEVICE MergeFactors merge_factors(f32& most, f32 m, f32 c) {
+  f32 next = larger(most, m);
+  MergeFactors f = {rescale(most, next, c), rescale(m, next, c)};
+  most = next;
+  return f;
+}
+
+// What a row gives to the output product: the mean of the values, gated. No zero stays negative.
+DEVICE f32 finish(f32 total, f32 low, f32 high, f32 gate) {
+  return mul(add(mul(total, div(1.0f, add(low, high))), 0.0f), sigmoid_(gate));
+}
+
+// Zeros behind the values of a row, up to the depth that the product takes; by `threads` threads in whole warps.
+DEVICE void pad_activations(const Activations& out, i32 row, i32 thread_index, i32 threads) {
+  const f32 zero[1] = {0.0f};
+  for (i32 k = HEADS * HEAD_DIM + thread_index; k < out.depth; k += threads) store_activations(out, row, k, zero);
+}

@@ -1,0 +1,326 @@
+// Attention of passes whose lanes have one row each: every (row, kv head, split) for itself, then the ordered merge.
+// The tree is in attention.h. Macros: HEADS, KV_HEADS, HEAD_DIM.
+#include "attention.h"
+
+#define CONSUMERS 4                                   // warps that compute; one more fills the ring
+#define CONSUMER_THREADS (CONSUMERS * 32)
+#define THREADS (CONSUMER_THREADS + (HAS_BULK ? 32 : 0))
+#define STAGES (196608 / TILE_BYTES < 16 ? 196608 / TILE_BYTES : 16)
+#define HALVES (GROUP > 8 ? 2 : 1)                    // rows g and g + 8 of a fragment that hold query heads
+#define STEPS (HEAD_DIM / 16)                         // k16 steps of a score
+#define COLUMNS (HEAD_DIM / 8 / CONSUMERS)            // groups of 8 dims that a warp sums values for
+#define SCORE_STRIDE 72                               // floats; 64 scores of a row
+#define SCORE_BYTES (8 * HALVES * SCORE_STRIDE * 4)
+#if GROUP > 16
+#error "attention_decode.cu: at most 16 query heads a kv head"
+#endif
+#if HAS_BULK
+#define RING_BYTES (STAGES * TILE_BYTES)
+#else
+#define RING_BYTES 0
+#endif
+
+// The work list, (lane, kv head, split) in that order, kept across the lanes of a warp.
+struct Work {
+  i32 ends[2];  // items before the end of lanes lane() and lane() + 32
+  i32 total;
+};
+DEVICE i32 lane_splits(const Pass* pass, const Lane* lanes, i32 i, i32 max_splits) {
+  if (i >= pass->lanes) return 0;
+  return max_(0, min_(splits_of(lanes[i].start + 1), max_splits));
+}
+DEVICE Work work_list(const Pass* pass, const Lane* lanes, i32 max_splits) {
+  Work work;
+  i32 before = 0;
+  UNROLL for (i32 half = 0; half < 2; half++) {
+    i32 end = KV_HEADS * lane_splits(pass, lanes, half * 32 + lane(), max_splits);
+    UNROLL for (i32 delta = 1; delta < 32; delta *= 2) {
+      i32 below = shfl(end, lane() >= delta ? lane() - delta : lane());
+      if (lane() >= delta) end += below;
+    }
+    work.ends[half] = before + end;
+    before += shfl(end, 31);
+  }
+  work.total = before;
+  return work;
+}
+struct Item { i32 lane, kv_head, split; };
+DEVICE Item item_at(const Work& work, i32 index, const Lane* lanes, i32 max_splits) {
+  i32 i = popcount(ballot_(work.ends[0] <= index)) + popcount(ballot_(work.ends[1] <= index));
+  i32 low = shfl(work.ends[0], (i - 1) & 31), high = shfl(work.ends[1], (i - 1) & 31);
+  i32 inside = index - (i == 0 ? 0 : i <= 32 ? low : high);
+  i32 splits = min_(splits_of(lanes[i].start + 1), max_splits);
+  return {i, inside / splits, inside % splits};
+}
+
+#if HAS_BULK
+// Keys and values of the items, tile by tile, into the ring. By one warp.
+DEVICE void fill_ring(const Work& work, i32 from, i32 to, const u8* keys, const u8* values, const Lane* lanes,
+                      const i32* tables, i32 blocks, i32 max_splits, u8* ring, u64* full, u64* empty) {
+  i32 stage = 0;
+  u32 round = 0;
+  bool waited = false;
+  for (i32 index = from; index < to; index++) {
+    Item item = item_at(work, index, lanes, max_splits);
+    i32 end = lanes[item.lane].start + 1, first = item.split * SPLIT_KEYS, count = min_(SPLIT_KEYS, end - first);
+    i32 tiles = ceil_div(count, BLOCK_ROWS);
+    i32 mine = lane() < tiles ? tables[lanes[item.lane].table + first / BLOCK_ROWS + lane()] : 0;
+    mine = block_in_pool(mine, blocks);
+    for (i32 tile = 0; tile < tiles; tile++) {
+      i32 left = count - tile * BLOCK_ROWS;
+      u32 bytes = (u32)(ceil_div(min_(left, BLOCK_ROWS), 8) * GROUP_BYTES);
+      i64 at = tile_at(shfl(mine, tile), item.kv_head);
+      // Only the last key of a lane comes from this pass; what earlier passes wrote may be read before it.
+      if (first + count == end && left <= BLOCK_ROWS && !waited) {
+        pdl_wait();
+        waited = true;
+      }
+      if (lane() == 0) {
+        for (i32 part = 0; part < 2; part++) {
+          i32 slot = stage + part;
+          bar_wait(empty + slot, (round & 1u) ^ 1u);
+          bar_expect(full + slot, bytes);
+          bulk_load(ring + slot * TILE_BYTES, (part ? values : keys) + at, bytes, full + slot);
+        }
+      }
+      stage += 2;
+      if (stage == STAGES) {
+        stage = 0;
+        round++;
+      }
+    }
+  }
+}
+#endif
+
+// One split's part of a query head: O unnormalised, m, and l by halves.
+//   q        bf16 [rows][HEADS][HEAD_DIM]
+//   keys, values  pools of `blocks` blocks; tables i32, see Lane
+//   parts    f32 [rows][HEADS][max_splits][HEAD_DIM]
+//   marks    (m, l of the first half, l of the second, unused) [rows][HEADS][max_splits]
+// Lanes longer than max_splits splits are read that far only: the caller chooses it for the longest.
+// grid: as many blocks as the device holds at once (any number works); threads and shared bytes: attention_decode_shape.
+LUCE_KERNEL(attention_decode, THREADS)(
+    const u16* RESTRICT q, const u16* keys, const u16* values, const Pass* pass, const Lane* lanes, const i32* tables,
+    i32 blocks, f32* RESTRICT parts, f32x4* RESTRICT marks, i32 max_splits) {
+  u8* shared = shared_memory();
+  f32* scores = (f32*)(shared + RING_BYTES);  // two buffers
+  Work work = work_list(pass, lanes, max_splits);
+  i32 from = (i32)((i64)work.total * block_x() / grid_x()), to = (i32)((i64)work.total * (block_x() + 1) / grid_x());
+  pdl_launch();
+#if HAS_BULK
+  u64* full = (u64*)(shared + RING_BYTES + 2 * SCORE_BYTES);
+  u64* empty = full + STAGES;
+  if (thread() == 0) {
+    for (i32 i = 0; i < STAGES; i++) {
+      bar_init(full + i, 1);
+      bar_init(empty + i, CONSUMERS);
+    }
+    bar_init_fence();
+  }
+  sync_block();
+  if (warp() == CONSUMERS) {
+    fill_ring(work, from, to, (const u8*)keys, (const u8*)values, lanes, tables, blocks, max_splits, shared, full, empty);
+    return;
+  }
+  i32 stage = 0;
+  u32 phase = 0;
+#endif
+  pdl_wait();
+  const f32 c = score_scale();
+  const i32 g = lane() / 4, t = lane() % 4;
+  i32 held_lane = -1, held_head = -1, buffer = 0;
+  u32 a[STEPS][2 * HALVES];
+  for (i32 index = from; index < to; index++) {
+    Item item = item_at(work, index, lanes, max_splits);
+    Lane place = lanes[item.lane];
+    if (item.lane != held_lane || item.kv_head != held_head) {
+      held_lane = item.lane, held_head = item.kv_head;
+      UNROLL for (i32 half = 0; half < HALVES; half++) {
+        i32 head = half * 8 + g;
+        const u32* from_q = (const u32*)(q + ((i64)place.row * HEADS + item.kv_head * GROUP + head) * HEAD_DIM) + t;
+        UNROLL for (i32 step = 0; step < STEPS; step++) {
+          a[step][half] = head < GROUP ? from_q[step * 8] : 0;
+          a[step][HALVES + half] = head < GROUP ? from_q[step * 8 + 4] : 0;
+        }
+      }
+    }
+    i32 first = item.split * SPLIT_KEYS, count = min_(SPLIT_KEYS, place.start + 1 - first);
+    i32 tiles = ceil_div(count, BLOCK_ROWS);
+    f32 most[HALVES], sums[HALVES][2], o[COLUMNS][4] = {};
+    UNROLL for (i32 half = 0; half < HALVES; half++) {
+      most[half] = MINUS_INFINITY;
+      sums[half][0] = sums[half][1] = 0.0f;
+    }
+    NO_UNROLL for (i32 tile = 0; tile < tiles; tile++) {
+      i32 left = count - tile * BLOCK_ROWS;  // keys from the tile's start on
+#if HAS_BULK
+      const u8* tile_keys = shared + stage * TILE_BYTES;
+      const u8* tile_values = tile_keys + TILE_BYTES;
+      bar_wait(full + stage, phase);
+#else
+      i32 block = block_in_pool(tables[place.table + first / BLOCK_ROWS + tile], blocks);
+      const u8* tile_keys = (const u8*)keys + tile_at(block, item.kv_head);
+      const u8* tile_values = (const u8*)values + tile_at(block, item.kv_head);
+#endif
+      // Scores of 16 keys by each warp.
+      f32 s[2][4] = {};
+      UNROLL for (i32 step = 0; step < STEPS; step += 2) {
+        UNROLL for (i32 i = 0; i < 2; i++) {
+          u32 b[4];
+          fragments(b, tile_keys + (warp() * 2 + i) * GROUP_BYTES + step * 2 * CORE_BYTES + lane() * 16);
+          UNROLL for (i32 k = 0; k < 2; k++) {
+            const u32(&x)[2 * HALVES] = a[step + k];
+            mma_bf16(s[i], x[0], HALVES == 2 ? x[HALVES - 1] : 0, x[HALVES], HALVES == 2 ? x[2 * HALVES - 1] : 0, b[2 * k],
+                     b[2 * k + 1]);
+          }
+        }
+      }
+      f32* held = scores + buffer * (SCORE_BYTES / 4);
+      buffer ^= 1;
+      UNROLL for (i32 i = 0; i < 2; i++) {
+        UNROLL for (i32 half = 0; half < HALVES; half++) {
+          *(f32x2*)(held + (half * 8 + g) * SCORE_STRIDE + (warp() * 2 + i) * 8 + 2 * t) = {s[i][2 * half], s[i][2 * half + 1]};
+        }
+      }
+#if HAS_BULK
+      sync_warp();
+      if (lane() == 0) bar_arrive(empty + stage);
+#endif
+      barrier_sync(1, CONSUMER_THREADS);
+      // Probabilities as the fragments that meet the values, by every warp for itself.
+      u32 p[BLOCK_ROWS / 16][2 * HALVES];
+      f32 factors[HALVES];
+      UNROLL for (i32 half = 0; half < HALVES; half++) {
+        f32 v[16];
+        UNROLL for (i32 i = 0; i < 8; i++) {
+          f32x2 pair = *(const f32x2*)(held + (half * 8 + g) * SCORE_STRIDE + i * 8 + 2 * t);
+          v[2 * i] = pair.x, v[2 * i + 1] = pair.y;
+        }
+        if (left < BLOCK_ROWS) {
+          UNROLL for (i32 i = 0; i < 16; i++) {
+            if (i / 2 * 8 + 2 * t + i % 2 >= left) v[i] = MINUS_INFINITY;
+          }
+        }
+        f32 top = v[0];
+        UNROLL for (i32 i = 1; i < 16; i++) top = larger(top, v[i]);
+        f32 next = larger(most[half], quad_max(top)), offset = -mul(next, c);
+        factors[half] = rescale(most[half], next, c);
+        most[half] = next;
+        UNROLL for (i32 i = 0; i < 16; i++) v[i] = v[i] == MINUS_INFINITY ? 0.0f : exp2_below(fma_(v[i], c, offset));
+        UNROLL for (i32 side = 0; side < 2; side++) {
+          f32 sum = 0.0f;
+          UNROLL for (i32 i = 0; i < 8; i++) sum = add(sum, v[side * 8 + i]);
+          sums[half][side] = fma_(sums[half][side], factors[half], sum);
+        }
+        UNROLL for (i32 k = 0; k < BLOCK_ROWS / 16; k++) {
+          p[k][half] = pack_bf16(v[4 * k], v[4 * k + 1]);
+          p[k][HALVES + half] = pack_bf16(v[4 * k + 2], v[4 * k + 3]);
+        }
+      }
+      UNROLL for (i32 i = 0; i < COLUMNS; i++) {
+        UNROLL for (i32 half = 0; half < HALVES; half++) {
+          o[i][2 * half] = mul(o[i][2 * half], factors[half]);
+          o[i][2 * half + 1] = mul(o[i][2 * half + 1], factors[half]);
+        }
+      }
+#if HAS_BULK
+      bar_wait(full + stage + 1, phase);
+#endif
+      UNROLL for (i32 pairs = 0; pairs < BLOCK_ROWS / 32; pairs++) {
+        u32 visible[4] = {~0u, ~0u, ~0u, ~0u};
+        if (left < BLOCK_ROWS) {
+          UNROLL for (i32 k = 0; k < 4; k++) visible[k] = pair_mask(pairs * 32 + k * 8 + 2 * t, left);
+        }
+        UNROLL for (i32 i = 0; i < COLUMNS; i++) {
+          u32 b[4];
+          fragments(b, tile_values + (pairs * 4 + lane() / 8) * GROUP_BYTES + (warp() * COLUMNS + i) * CORE_BYTES +
+                           lane() % 8 * 16);
+          UNROLL for (i32 k = 0; k < 2; k++) {
+            const u32(&x)[2 * HALVES] = p[pairs * 2 + k];
+            mma_bf16(o[i], x[0], HALVES == 2 ? x[HALVES - 1] : 0, x[HALVES], HALVES == 2 ? x[2 * HALVES - 1] : 0,
+                     b[2 * k] & visible[2 * k], b[2 * k + 1] & visible[2 * k + 1]);
+          }
+        }
+      }
+#if HAS_BULK
+      sync_warp();
+      if (lane() == 0) bar_arrive(empty + stage + 1);
+      stage += 2;
+      if (stage == STAGES) {
+        stage = 0;
+        phase ^= 1;
+      }
+#endif
+    }
+    UNROLL for (i32 half = 0; half < HALVES; half++) {
+      i32 head = half * 8 + g;
+      f32 low = quad_sum(sums[half][0]), high = quad_sum(sums[half][1]);
+      if (head < GROUP) {
+        i64 at = ((i64)place.row * HEADS + item.kv_head * GROUP + head) * max_splits + item.split;
+        f32* to_o = parts + at * HEAD_DIM + warp() * COLUMNS * 8 + 2 * t;
+        UNROLL for (i32 i = 0; i < COLUMNS; i++) *(f32x2*)(to_o + i * 8) = {o[i][2 * half], o[i][2 * half + 1]};
+        if (warp() == 0 && t == 0) marks[at] = {most[half], low, high, 0.0f};
+      }
+    }
+  }
+}
+LUCE_EXPORT(attention_decode)
+
+// Threads and shared bytes of attention_decode, keys of a split.
+LUCE_KERNEL(attention_decode_shape, 32)(i32* found) {
+  if (thread() == 0) {
+    found[0] = THREADS;
+    found[1] = RING_BYTES + 2 * SCORE_BYTES + 16 * STAGES;
+    found[2] = SPLIT_KEYS;
+  }
+}
+LUCE_EXPORT(attention_decode_shape)
+
+#define AHEAD 8  // splits whose parts are on their way at once
+
+// Splits in ascending order, the gate, and the row of the output product.
+//   x  f32 [rows][stride], where the gates stand (attention_inputs); y: see activation.h, K = HEADS * HEAD_DIM
+// grid (lanes or more, HEADS), HEAD_DIM threads; shared: 4 bytes.
+LUCE_KERNEL(attention_merge, HEAD_DIM)(
+    const f32* RESTRICT parts, const f32x4* RESTRICT marks, const Pass* pass, const Row* rows, const Lane* lanes,
+    const i32* tables, i32 blocks, i32 max_splits, const f32* RESTRICT x, i32 stride, u16* y, i32 y_rows, i32 y_tile, i32 y_depth) {
+  i32 i = block_x(), head = block_y(), dim = thread();
+  u32* bad = (u32*)shared_memory();
+  pdl_launch();
+  if (i >= pass->lanes) return;
+  i32 row = lanes[i].row, end = lanes[i].start + 1, splits = min_(splits_of(end), max_splits);
+  if (thread() == 0) *bad = (u32)rows[row].kv >= (u32)blocks * BLOCK_ROWS;
+  sync_block();
+  if (!in_pool(tables + lanes[i].table, thread(), block_threads(), end, blocks)) atomic_or(bad, 1u);
+  sync_block();
+  pdl_wait();
+  f32 gate = x[(i64)row * stride + (2 * head + 1) * HEAD_DIM + dim];
+  const f32 c = score_scale();
+  i64 at = ((i64)row * HEADS + head) * max_splits;
+  f32 most = MINUS_INFINITY, total = 0.0f, low = 0.0f, high = 0.0f;
+  for (i32 first = 0; first < splits; first += AHEAD) {
+    f32 part[AHEAD];
+    f32x4 mark[AHEAD];
+    UNROLL for (i32 k = 0; k < AHEAD; k++) {
+      if (first + k < splits) {
+        part[k] = parts[(at + first + k) * HEAD_DIM + dim];
+        mark[k] = marks[at + first + k];
+      }
+    }
+    UNROLL for (i32 k = 0; k < AHEAD; k++) {
+      if (first + k < splits) {
+        MergeFactors f = merge_factors(most, mark[k].x, c);
+        total = fma_(part[k], f.b, mul(total, f.a));
+        low = fma_(mark[k].y, f.b, mul(low, f.a));
+        high = fma_(mark[k].z, f.b, mul(high, f.a));
+      }
+    }
+  }
+  f32 found = *bad ? NOT_A_NUMBER : finish(total, low, high, gate);
+  Activations out = {y, y_rows, y_tile, y_depth};
+  f32 v[1] = {found};
+  store_activations(out, row, head * HEAD_DIM + dim, v);
+  if (head == HEADS - 1) pad_activations(out, row, dim, HEAD_DIM);
+}
+LUCE_EXPORT(attention_merge)
