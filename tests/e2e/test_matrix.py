@@ -19,6 +19,7 @@ from luce.demo.matrix.running import Bench, Report, run_cell
 from luce.demo.matrix.summary import Summary
 from luce.engines.qwen35.engine import Qwen35Engine
 from luce.errors import ConfigError
+from tests.e2e.demo_mixture import USED, write_demo_mixture
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -51,6 +52,31 @@ def test_slots_changed_hands_in_the_sample(summary: Summary) -> None:
     for name in ("moved", "lent", "deep", "beside"):
         assert summary.counts[name] > 0, name
     assert summary.counts["hits"] == sum(cell.cache == "hot" for cell in SAMPLE)
+
+
+@pytest.fixture(scope="module")
+def mixture(tmp_path_factory: pytest.TempPathFactory) -> Bench:
+    return Bench(write_demo_mixture(tmp_path_factory.mktemp("mixture")))
+
+
+@pytest.mark.parametrize("cell", covering_cells(strength=2), ids=str)
+def test_a_mixture_of_experts_answers_as_it_does_alone(mixture: Bench, cell: Cell) -> None:
+    """In fewer cells, which hold every two levels: the feed-forward is all that differs from the bundled model."""
+    config = mixture.opened(1).config.text
+    assert config.moe is not None and config.moe.used == USED
+    report = trio.run(run_cell, mixture, cell)
+    assert report.wrong == []
+    assert report.missing == [], report
+
+
+def test_the_mixture_is_another_model(bench: Bench, mixture: Bench) -> None:
+    """Its experts take part: all that it shares with the bundled model is what that one knows."""
+    for images in (False, True):
+        asked = (one.questions.probes[images, False] for one in (bench, mixture))
+        dense, mixed = (
+            trio.run(one.alone, probe) for one, probe in zip((bench, mixture), asked, strict=True)
+        )
+        assert dense != mixed and 20 <= len(mixed) <= 60
 
 
 # -- the cells ----------------------------------------------------------------------------------------------------

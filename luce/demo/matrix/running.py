@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from random import Random
 
 import attrs
@@ -89,11 +90,15 @@ class Report:
 class Bench:
     """What all cells share: the opened model, the questions, and the answers that each gets alone.
 
+    Args:
+        path: of a model that answers what the bundled one does (tests); None: the bundled one.
+
     Raises:
-        ModelFileError, DeviceError: the bundled model is not here, or there is no memory for it.
+        ModelFileError, DeviceError: the model is not here, or there is no memory for it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, path: Path | None = None) -> None:
+        self._path = path or demo_model()
         self._opened: dict[int, OpenedModel] = {}
         self._alone: dict[str, Bits] = {}
         model = load_model(self.opened(1))
@@ -106,7 +111,7 @@ class Bench:
             options = LoadOptions(
                 slots=slots, context=CONTEXT, block_size=BLOCK, num_blocks=(slots + 4) * CONTEXT // BLOCK
             )
-            found = open_model(demo_model(), options, fitting=False)
+            found = open_model(self._path, options, fitting=False)
             check_free(found.plan, "the exactness matrix")
             self._opened[slots] = found
         return self._opened[slots]
