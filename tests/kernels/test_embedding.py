@@ -6,6 +6,7 @@ import gguf
 import numpy as np
 import pytest
 
+from luce.compute import packing
 from luce.compute.device import Device
 from luce.engines.qwen35.device.descriptors import PASS, ROW, SOURCE_HISTORY, image_source
 from luce.weights import formats
@@ -43,6 +44,7 @@ def embed(
     images: np.ndarray,
     history: np.ndarray,
     pad: int = 0,
+    kernel: str = "embedding",
 ) -> tuple[np.ndarray, np.ndarray]:
     header = np.zeros(1, PASS)
     header["rows"] = len(rows)
@@ -50,8 +52,7 @@ def embed(
     more[: rows.nbytes] = rows.view(np.uint8)
     x = device.array(np.full((len(rows) + pad, HIDDEN), -7.0, np.float32))
     held = device.array(history)
-    kernel = device.kernel("embedding.cu", "embedding", {"FORMAT": f"FORMAT_{name}"})
-    kernel(
+    device.kernel("embedding.cu", kernel, {"FORMAT": f"FORMAT_{name}"})(
         (len(rows) + pad, 1, 1),
         64,
         [
@@ -82,6 +83,19 @@ def test_rows_have_the_bits_of_the_file(device: Device, name: str) -> None:
     wanted = history.copy()
     wanted[0, 0], wanted[2, 3], wanted[0, 2] = 49, 0, 8
     np.testing.assert_array_equal(after, wanted)
+
+
+@pytest.mark.parametrize("name", list(packing.RECORD_BYTES))
+def test_rows_of_packed_matrices_have_them_too(device: Device, name: str) -> None:
+    raw, values = table_of(name)
+    packed = packing.pack(name, raw, HIDDEN)
+    history = np.zeros((1, 64), np.int32)
+    ids = [*range(0, VOCAB, 3), 16, 31, VOCAB - 1]
+    rows = rows_of(*((0, place, token) for place, token in enumerate(ids)), (0, 63, image_source(1)))
+    images = np.random.default_rng(0).standard_normal((2, HIDDEN)).astype(np.float32)
+    x, _ = embed(device, name, packed.records, rows, images, history, kernel="embedding_packed")
+    np.testing.assert_array_equal(x[:-1], values[ids])
+    np.testing.assert_array_equal(x[-1], images[1])
 
 
 def test_an_id_outside_the_table_fails_its_row_alone(device: Device) -> None:
