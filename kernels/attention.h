@@ -10,10 +10,10 @@
 //
 // The tree. One row (one query head of one token) attends to keys 0 .. its position:
 //   split   SPLIT_KEYS keys at absolute multiples of it; starts from m = -infinity, O = 0, l = 0
-//   tile    64 keys of the split, in ascending order. S = q k by k16 steps over the dims in ascending order from zero.
-//           m' = max(m, S of visible keys), a = 2^(c (m - m')), p = 2^(c S - c m') or exactly 0 where hidden, with
+//   tile    128 keys (two blocks) of the split, in ascending order. S = q k by k16 steps over the dims in ascending order from
+//           zero. m' = max(m, S of visible keys), a = 2^(c (m - m')), p = 2^(c S - c m') or exactly 0 where hidden, with
 //           c = log2(e) / sqrt(HEAD_DIM); O = a O, then O += p v by k16 steps over the keys in ascending order, p rounded to bf16.
-//           l is kept in 8 parts: half of the tile (32 keys) x column pair (key / 2 % 4); l' = a l + (p added in ascending order
+//           l is kept in 8 parts: half of the tile (block) x column pair (key / 2 % 4); l' = a l + (p added in ascending order
 //           from zero)
 //   merge   of the splits in ascending order from M = -infinity, T = 0, L = 0: M' = max(M, m), a = 2^(c (M - M')),
 //           b = 2^(c (m - M')), T' = a T + b O, L' = a L + b l for each half, l's column pairs summed before
@@ -36,8 +36,9 @@
 
 #define GROUP (HEADS / KV_HEADS)
 #define SPLIT_KEYS 256
-#define SPLIT_TILES (SPLIT_KEYS / BLOCK_ROWS)
-#define TILE_BYTES (BLOCK_ROWS * HEAD_DIM * 2)
+#define TILE_KEYS 128
+#define SPLIT_TILES (SPLIT_KEYS / TILE_KEYS)
+#define TILE_BYTES (BLOCK_ROWS * HEAD_DIM * 2)  // of a block and kv head
 #define CORE_BYTES 128
 #define GROUP_BYTES (HEAD_DIM * 16)  // 8 keys of a tile
 
@@ -76,6 +77,11 @@ DEVICE f32 exp2_below(f32 x) {
 // 2^(c (from - to)), the factor that sums relative to `from` take on when `to` is the maximum. Exactly 1 if equal; both may
 // be -infinity.
 DEVICE f32 rescale(f32 from, f32 to, f32 c) { return exp2_below(mul(sub(from, to == MINUS_INFINITY ? 0.0f : to), c)); }
+
+// p of the tree; offset is -c m'. Hidden scores are -infinity.
+DEVICE f32 probability(f32 score, f32 c, f32 offset) {
+  return score == MINUS_INFINITY ? 0.0f : exp2_below(fma_(score, c, offset));
+}
 
 // Four core matrices as fragments: lane i names row i % 8 of matrix i / 8. From shared memory where tiles are staged there.
 #if HAS_BULK

@@ -9,7 +9,7 @@
 #define HALVES (GROUP > 8 ? 2 : 1)                    // rows g and g + 8 of a fragment that hold query heads
 #define STEPS (HEAD_DIM / 16)                         // k16 steps of a score
 #define COLUMNS (HEAD_DIM / 8 / CONSUMERS)            // groups of 8 dims that a warp sums values for
-#define SCORE_STRIDE 72                               // floats; 64 scores of a row
+#define SCORE_STRIDE 136                              // floats; 128 scores of a row
 #define SCORE_BYTES (8 * HALVES * SCORE_STRIDE * 4)
 #if GROUP > 16
 #error "attention_decode.cu: at most 16 query heads a kv head"
@@ -53,6 +53,11 @@ DEVICE Item item_at(const Work& work, i32 index, const Lane* lanes, i32 max_spli
   return {i, inside / splits, inside % splits};
 }
 
+// c += a b where only as many rows of a as there are query heads count.
+DEVICE void multiply(f32 (&c)[4], const u32 (&a)[2 * HALVES], u32 b0, u32 b1) {
+  mma_bf16(c, a[0], HALVES == 2 ? a[HALVES - 1] : 0, a[HALVES], HALVES == 2 ? a[2 * HALVES - 1] : 0, b0, b1);
+}
+
 #if HAS_BULK
 // Keys and values of the items, tile by tile, into the ring. By one warp.
 DEVICE void fill_ring(const Work& work, i32 from, i32 to, const u8* keys, const u8* values, const Lane* lanes,
@@ -63,28 +68,24 @@ DEVICE void fill_ring(const Work& work, i32 from, i32 to, const u8* keys, const 
   for (i32 index = from; index < to; index++) {
     Item item = item_at(work, index, lanes, max_splits);
     i32 end = lanes[item.lane].start + 1, first = item.split * SPLIT_KEYS, count = min_(SPLIT_KEYS, end - first);
-    i32 tiles = ceil_div(count, BLOCK_ROWS);
-    i32 mine = lane() < tiles ? tables[lanes[item.lane].table + first / BLOCK_ROWS + lane()] : 0;
-    mine = block_in_pool(mine, blocks);
-    for (i32 tile = 0; tile < tiles; tile++) {
-      i32 left = count - tile * BLOCK_ROWS;
-      u32 bytes = (u32)(ceil_div(min_(left, BLOCK_ROWS), 8) * GROUP_BYTES);
-      i64 at = tile_at(shfl(mine, tile), item.kv_head);
+    i32 held = ceil_div(count, BLOCK_ROWS);
+    i32 mine = lane() < held ? block_in_pool(tables[lanes[item.lane].table + first / BLOCK_ROWS + lane()], blocks) : 0;
+    // Of a tile its blocks' keys, then their values.
+    for (i32 part = 0; part < 2 * held; part++) {
+      i32 pair = part / 4 * 2, both = min_(2, held - pair), in = part - 2 * pair, block = pair + in % both;
+      u32 bytes = (u32)(ceil_div(min_(count - block * BLOCK_ROWS, BLOCK_ROWS), 8) * GROUP_BYTES);
+      i64 at = tile_at(shfl(mine, block), item.kv_head);
       // Only the last key of a lane comes from this pass; what earlier passes wrote may be read before it.
-      if (first + count == end && left <= BLOCK_ROWS && !waited) {
+      if (first + count == end && block == held - 1 && !waited) {
         pdl_wait();
         waited = true;
       }
       if (lane() == 0) {
-        for (i32 part = 0; part < 2; part++) {
-          i32 slot = stage + part;
-          bar_wait(empty + slot, (round & 1u) ^ 1u);
-          bar_expect(full + slot, bytes);
-          bulk_load(ring + slot * TILE_BYTES, (part ? values : keys) + at, bytes, full + slot);
-        }
+        bar_wait(empty + stage, (round & 1u) ^ 1u);
+        bar_expect(full + stage, bytes);
+        bulk_load(ring + stage * TILE_BYTES, (in < both ? keys : values) + at, bytes, full + stage);
       }
-      stage += 2;
-      if (stage == STAGES) {
+      if (++stage == STAGES) {
         stage = 0;
         round++;
       }
@@ -126,14 +127,37 @@ LUCE_KERNEL(attention_decode, THREADS)(
   i32 stage = 0;
   u32 phase = 0;
 #endif
+  Lane place = {};
+  Item item = {};
+  i32 tile = 0;
+  // The keys or values of a block of the tile, and the end of their use.
+  auto piece = [&](i32 block, const u16* pool) -> const u8* {
+#if HAS_BULK
+    bar_wait(full + stage, phase);
+    return shared + stage * TILE_BYTES;
+#else
+    i32 id = tables[place.table + (item.split * SPLIT_KEYS + tile * TILE_KEYS) / BLOCK_ROWS + block];
+    return (const u8*)pool + tile_at(block_in_pool(id, blocks), item.kv_head);
+#endif
+  };
+  auto release = [&] {
+#if HAS_BULK
+    sync_warp();
+    if (lane() == 0) bar_arrive(empty + stage);
+    if (++stage == STAGES) {
+      stage = 0;
+      phase ^= 1;
+    }
+#endif
+  };
   pdl_wait();
   const f32 c = score_scale();
   const i32 g = lane() / 4, t = lane() % 4;
   i32 held_lane = -1, held_head = -1, buffer = 0;
   u32 a[STEPS][2 * HALVES];
   for (i32 index = from; index < to; index++) {
-    Item item = item_at(work, index, lanes, max_splits);
-    Lane place = lanes[item.lane];
+    item = item_at(work, index, lanes, max_splits);
+    place = lanes[item.lane];
     if (item.lane != held_lane || item.kv_head != held_head) {
       held_lane = item.lane, held_head = item.kv_head;
       UNROLL for (i32 half = 0; half < HALVES; half++) {
@@ -146,112 +170,90 @@ LUCE_KERNEL(attention_decode, THREADS)(
       }
     }
     i32 first = item.split * SPLIT_KEYS, count = min_(SPLIT_KEYS, place.start + 1 - first);
-    i32 tiles = ceil_div(count, BLOCK_ROWS);
+    i32 tiles = ceil_div(count, TILE_KEYS);
     f32 most[HALVES], sums[HALVES][2], o[COLUMNS][4] = {};
     UNROLL for (i32 half = 0; half < HALVES; half++) {
       most[half] = MINUS_INFINITY;
       sums[half][0] = sums[half][1] = 0.0f;
     }
-    NO_UNROLL for (i32 tile = 0; tile < tiles; tile++) {
-      i32 left = count - tile * BLOCK_ROWS;  // keys from the tile's start on
-#if HAS_BULK
-      const u8* tile_keys = shared + stage * TILE_BYTES;
-      const u8* tile_values = tile_keys + TILE_BYTES;
-      bar_wait(full + stage, phase);
-#else
-      i32 block = block_in_pool(tables[place.table + first / BLOCK_ROWS + tile], blocks);
-      const u8* tile_keys = (const u8*)keys + tile_at(block, item.kv_head);
-      const u8* tile_values = (const u8*)values + tile_at(block, item.kv_head);
-#endif
-      // Scores of 16 keys by each warp.
-      f32 s[2][4] = {};
-      UNROLL for (i32 step = 0; step < STEPS; step += 2) {
-        UNROLL for (i32 i = 0; i < 2; i++) {
-          u32 b[4];
-          fragments(b, tile_keys + (warp() * 2 + i) * GROUP_BYTES + step * 2 * CORE_BYTES + lane() * 16);
-          UNROLL for (i32 k = 0; k < 2; k++) {
-            const u32(&x)[2 * HALVES] = a[step + k];
-            mma_bf16(s[i], x[0], HALVES == 2 ? x[HALVES - 1] : 0, x[HALVES], HALVES == 2 ? x[2 * HALVES - 1] : 0, b[2 * k],
-                     b[2 * k + 1]);
+    NO_UNROLL for (tile = 0; tile < tiles; tile++) {
+      i32 left = count - tile * TILE_KEYS;  // keys from the tile's start on
+      i32 held = left > BLOCK_ROWS ? 2 : 1;
+      f32* row_scores = scores + buffer * (SCORE_BYTES / 4);
+      buffer ^= 1;
+      // Scores of 16 keys of a block by each warp.
+      NO_UNROLL for (i32 block = 0; block < held; block++) {
+        const u8* tile_keys = piece(block, keys);
+        f32 s[2][4] = {};
+        UNROLL for (i32 step = 0; step < STEPS; step += 2) {
+          UNROLL for (i32 i = 0; i < 2; i++) {
+            u32 b[4];
+            fragments(b, tile_keys + (warp() * 2 + i) * GROUP_BYTES + step * 2 * CORE_BYTES + lane() * 16);
+            multiply(s[i], a[step], b[0], b[1]);
+            multiply(s[i], a[step + 1], b[2], b[3]);
           }
         }
-      }
-      f32* held = scores + buffer * (SCORE_BYTES / 4);
-      buffer ^= 1;
-      UNROLL for (i32 i = 0; i < 2; i++) {
-        UNROLL for (i32 half = 0; half < HALVES; half++) {
-          *(f32x2*)(held + (half * 8 + g) * SCORE_STRIDE + (warp() * 2 + i) * 8 + 2 * t) = {s[i][2 * half], s[i][2 * half + 1]};
+        UNROLL for (i32 i = 0; i < 2; i++) {
+          UNROLL for (i32 half = 0; half < HALVES; half++) {
+            *(f32x2*)(row_scores + (half * 8 + g) * SCORE_STRIDE + block * 64 + (warp() * 2 + i) * 8 + 2 * t) = {
+                s[i][2 * half], s[i][2 * half + 1]};
+          }
         }
+        release();
       }
-#if HAS_BULK
-      sync_warp();
-      if (lane() == 0) bar_arrive(empty + stage);
-#endif
       barrier_sync(1, CONSUMER_THREADS);
       // Probabilities as the fragments that meet the values, by every warp for itself.
-      u32 p[BLOCK_ROWS / 16][2 * HALVES];
+      u32 p[TILE_KEYS / 16][2 * HALVES];
       f32 factors[HALVES];
       UNROLL for (i32 half = 0; half < HALVES; half++) {
-        f32 v[16];
-        UNROLL for (i32 i = 0; i < 8; i++) {
-          f32x2 pair = *(const f32x2*)(held + (half * 8 + g) * SCORE_STRIDE + i * 8 + 2 * t);
+        f32 v[32], top = MINUS_INFINITY;
+        UNROLL for (i32 i = 0; i < 16; i++) {
+          f32x2 pair = *(const f32x2*)(row_scores + (half * 8 + g) * SCORE_STRIDE + i * 8 + 2 * t);
           v[2 * i] = pair.x, v[2 * i + 1] = pair.y;
         }
-        if (left < BLOCK_ROWS) {
-          UNROLL for (i32 i = 0; i < 16; i++) {
+        if (left < TILE_KEYS) {
+          UNROLL for (i32 i = 0; i < 32; i++) {
             if (i / 2 * 8 + 2 * t + i % 2 >= left) v[i] = MINUS_INFINITY;
           }
         }
-        f32 top = v[0];
-        UNROLL for (i32 i = 1; i < 16; i++) top = larger(top, v[i]);
+        UNROLL for (i32 i = 0; i < 32; i++) top = larger(top, v[i]);
         f32 next = larger(most[half], quad_max(top)), offset = -mul(next, c);
         factors[half] = rescale(most[half], next, c);
         most[half] = next;
-        UNROLL for (i32 i = 0; i < 16; i++) v[i] = v[i] == MINUS_INFINITY ? 0.0f : exp2_below(fma_(v[i], c, offset));
+        UNROLL for (i32 i = 0; i < 32; i++) v[i] = probability(v[i], c, offset);
         UNROLL for (i32 side = 0; side < 2; side++) {
           f32 sum = 0.0f;
-          UNROLL for (i32 i = 0; i < 8; i++) sum = add(sum, v[side * 8 + i]);
+          UNROLL for (i32 i = 0; i < 16; i++) sum = add(sum, v[side * 16 + i]);
           sums[half][side] = fma_(sums[half][side], factors[half], sum);
         }
-        UNROLL for (i32 k = 0; k < BLOCK_ROWS / 16; k++) {
+        UNROLL for (i32 k = 0; k < TILE_KEYS / 16; k++) {
           p[k][half] = pack_bf16(v[4 * k], v[4 * k + 1]);
           p[k][HALVES + half] = pack_bf16(v[4 * k + 2], v[4 * k + 3]);
         }
       }
       UNROLL for (i32 i = 0; i < COLUMNS; i++) {
-        UNROLL for (i32 half = 0; half < HALVES; half++) {
-          o[i][2 * half] = mul(o[i][2 * half], factors[half]);
-          o[i][2 * half + 1] = mul(o[i][2 * half + 1], factors[half]);
-        }
+        UNROLL for (i32 k = 0; k < 2 * HALVES; k++) o[i][k] = mul(o[i][k], factors[k / 2]);
       }
-#if HAS_BULK
-      bar_wait(full + stage + 1, phase);
-#endif
-      UNROLL for (i32 pairs = 0; pairs < BLOCK_ROWS / 32; pairs++) {
-        u32 visible[4] = {~0u, ~0u, ~0u, ~0u};
-        if (left < BLOCK_ROWS) {
-          UNROLL for (i32 k = 0; k < 4; k++) visible[k] = pair_mask(pairs * 32 + k * 8 + 2 * t, left);
-        }
-        UNROLL for (i32 i = 0; i < COLUMNS; i++) {
-          u32 b[4];
-          fragments(b, tile_values + (pairs * 4 + lane() / 8) * GROUP_BYTES + (warp() * COLUMNS + i) * CORE_BYTES +
-                           lane() % 8 * 16);
-          UNROLL for (i32 k = 0; k < 2; k++) {
-            const u32(&x)[2 * HALVES] = p[pairs * 2 + k];
-            mma_bf16(o[i], x[0], HALVES == 2 ? x[HALVES - 1] : 0, x[HALVES], HALVES == 2 ? x[2 * HALVES - 1] : 0,
-                     b[2 * k] & visible[2 * k], b[2 * k + 1] & visible[2 * k + 1]);
+      UNROLL for (i32 block = 0; block < 2; block++) {
+        if (block == held) break;
+        const u8* tile_values = piece(block, values);
+        i32 visible_keys = left - block * BLOCK_ROWS;
+        UNROLL for (i32 pairs = 0; pairs < BLOCK_ROWS / 32; pairs++) {
+          u32 visible[4] = {~0u, ~0u, ~0u, ~0u};
+          if (visible_keys < BLOCK_ROWS) {
+            UNROLL for (i32 k = 0; k < 4; k++) visible[k] = pair_mask(pairs * 32 + k * 8 + 2 * t, visible_keys);
+          }
+          UNROLL for (i32 i = 0; i < COLUMNS; i++) {
+            u32 b[4];
+            fragments(b, tile_values + (pairs * 4 + lane() / 8) * GROUP_BYTES + (warp() * COLUMNS + i) * CORE_BYTES +
+                             lane() % 8 * 16);
+            UNROLL for (i32 k = 0; k < 2; k++) {
+              multiply(o[i], p[block * 4 + pairs * 2 + k], b[2 * k] & visible[2 * k], b[2 * k + 1] & visible[2 * k + 1]);
+            }
           }
         }
+        release();
       }
-#if HAS_BULK
-      sync_warp();
-      if (lane() == 0) bar_arrive(empty + stage + 1);
-      stage += 2;
-      if (stage == STAGES) {
-        stage = 0;
-        phase ^= 1;
-      }
-#endif
     }
     UNROLL for (i32 half = 0; half < HALVES; half++) {
       i32 head = half * 8 + g;

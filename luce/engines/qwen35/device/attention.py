@@ -192,7 +192,7 @@ class AttentionKernels:
             tiles: tiles of the pass, of up to ``query_tile`` rows each.
         """
         self._prefill(
-            (tiles, self._heads // self._tile_heads, 1),
+            (self._heads // self._tile_heads, tiles, 1),
             self._prefill_threads,
             [
                 *(q, kv.keys, kv.values, batch.header, batch.rows, batch.lanes, batch.tiles, batch.tables),
