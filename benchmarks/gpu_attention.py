@@ -130,8 +130,16 @@ class Bench:
             inputs(layer)
             mix(layer)
 
+        device.synchronize()
+        halves = {}
+        if scratch is not None:
+            halves["splits"] = self.time(lambda layer: kernels.splits(batch, q, kvs[layer], scratch), layers)
+            halves["merge"] = self.time(
+                lambda layer: kernels.merge(batch, rows, x, kvs[layer], scratch, y, out_rows), layers
+            )
         pairs = case.lanes * (case.count * start + case.count * (case.count + 1) // 2)
         return {
+            **halves,
             "all": self.time(both, layers),
             "inputs": self.time(inputs, layers),
             "attention": self.time(mix, layers),
@@ -165,12 +173,10 @@ def steps(bench: Bench, copy: float, contexts: Sequence[int], batches: Sequence[
                 continue
             got = bench.case(Case(lanes, context, 1), step=True)
             limit = got["bytes"] / copy
-            print(
-                f"{context:8} {lanes:3} {limit * 1e6:8.1f} {got['attention'] * 1e6:10.1f} "
-                f"{limit / got['attention']:6.2f} {got['inputs'] * 1e6:7.1f} {got['all'] * 1e6:8.1f} "
-                f"{limit / got['all']:6.2f}",
-                flush=True,
-            )
+            times = [got["splits"], got["merge"], got["attention"]]
+            cells = [f"{time * 1e6:8.1f}" for time in times] + [f"{limit / got['attention']:8.2f}"]
+            cells += [f"{got['inputs'] * 1e6:8.1f}", f"{got['all'] * 1e6:8.1f}", f"{limit / got['all']:8.2f}"]
+            print(f"{context:8} {lanes:3} {limit * 1e6:8.1f} " + " ".join(cells), flush=True)
 
 
 def chunks(bench: Bench, cases: Sequence[Case]) -> None:

@@ -11,7 +11,7 @@
 // The tree. One row (one query head of one token) attends to keys 0 .. its position:
 //   split   SPLIT_KEYS keys at absolute multiples of it; starts from m = -infinity, O = 0, l = 0
 //   tile    128 keys (two blocks) of the split, in ascending order. S = q k by k16 steps over the dims in ascending order from
-//           zero. m' = max(m, S of visible keys), a = 2^(c (m - m')), p = 2^(c S - c m') or exactly 0 where hidden, with
+//           zero. m' = max(m, S of visible keys), a = 2^(c (m - m')), p = 2^(c S - c m'), exactly 0 where hidden, with
 //           c = log2(e) / sqrt(HEAD_DIM); O = a O, then O += p v by k16 steps over the keys in ascending order, p rounded to bf16.
 //           l is kept in 8 parts: half of the tile (block) x column pair (key / 2 % 4); l' = a l + (p added in ascending order
 //           from zero)
@@ -63,9 +63,10 @@ DEVICE f32 larger(f32 a, f32 b) {
 // c of the tree: scores to exponents of 2.
 DEVICE f32 score_scale() { return div(1.44269504f, sqrt_((f32)HEAD_DIM)); }
 
-// 2^x for x <= 0, relative error 3e-6 (a probability is rounded to bf16 anyway); exactly 1 at 0; 2^-125 for all below.
+// 2^x for x <= 0, relative error 3e-6 (a probability is rounded to bf16 anyway) from 2^-125 on; exactly 1 at 0, exactly 0 at and
+// below 2^-127 and for NaN.
 DEVICE f32 exp2_below(f32 x) {
-  x = larger(x, -125.0f);
+  x = larger(x, -127.0f);
   f32 n = add(x, 12582912.0f), r = sub(x, sub(n, 12582912.0f));
   f32 p = 9.58285294e-3f;
   p = fma_(p, r, 5.59064262e-2f);
@@ -78,10 +79,8 @@ DEVICE f32 exp2_below(f32 x) {
 // be -infinity.
 DEVICE f32 rescale(f32 from, f32 to, f32 c) { return exp2_below(mul(sub(from, to == MINUS_INFINITY ? 0.0f : to), c)); }
 
-// p of the tree; offset is -c m'. Hidden scores are -infinity.
-DEVICE f32 probability(f32 score, f32 c, f32 offset) {
-  return score == MINUS_INFINITY ? 0.0f : exp2_below(fma_(score, c, offset));
-}
+// p of the tree; offset is -c m'. Of a hidden score, -infinity, exactly 0.
+DEVICE f32 probability(f32 score, f32 c, f32 offset) { return exp2_below(fma_(score, c, offset)); }
 
 // Four core matrices as fragments: lane i names row i % 8 of matrix i / 8. From shared memory where tiles are staged there.
 #if HAS_BULK

@@ -82,7 +82,7 @@ LUCE_KERNEL(attention_prefill, THREADS)(
 
   const i32 t = lane() % 4, r = warp() % 4, h = warp() / 4;
   Softmax softmax = softmax_start(rows);
-  f32 o[COLUMNS * 4] = {}, total[COLUMNS * 4] = {};
+  f32 o[DIM_GROUPS * 4] = {}, total[DIM_GROUPS * 4] = {};
   i32 stage = 0, tile = 0, all = ceil_div(rows.end, TILE_KEYS);
   u32 phase = 0;
   auto piece = [&](i32 block, const u16* pool) -> const u8* {
@@ -132,7 +132,7 @@ LUCE_KERNEL(attention_prefill, THREADS)(
     softmax_tile(softmax, s, tops, maxima);
     store_probabilities(s, probabilities);
     barrier_sync(1 + r, 64);
-    UNROLL for (i32 i = 0; i < COLUMNS * 4; i++) o[i] = mul(o[i], softmax.factors[i / 2 % 2]);
+    UNROLL for (i32 i = 0; i < DIM_GROUPS * 4; i++) o[i] = mul(o[i], softmax.factors[i / 2 % 2]);
     NO_UNROLL for (i32 block = 0; block < held; block++) {
       const u8* tile_values = piece(block, values);
       i32 visible_keys = rows.end - key - block * BLOCK_ROWS;
@@ -145,9 +145,9 @@ LUCE_KERNEL(attention_prefill, THREADS)(
           fragments(p[k], probabilities + ((2 * r + lane() / 8 % 2) * (TILE_KEYS / 8) + block * 8 + pairs * 4 + 2 * k + lane() / 16) * CORE_BYTES +
                               lane() % 8 * 16);
         }
-        UNROLL for (i32 i = 0; i < COLUMNS; i++) {
+        UNROLL for (i32 i = 0; i < DIM_GROUPS; i++) {
           u32 b[4];
-          fragments(b, tile_values + (pairs * 4 + lane() / 8) * GROUP_BYTES + (h * COLUMNS + i) * CORE_BYTES + lane() % 8 * 16);
+          fragments(b, tile_values + (pairs * 4 + lane() / 8) * GROUP_BYTES + (h * DIM_GROUPS + i) * CORE_BYTES + lane() % 8 * 16);
           f32(&sums)[4] = *(f32(*)[4])(o + 4 * i);
           UNROLL for (i32 k = 0; k < 2; k++) {
             mma_bf16(sums, p[k][0], p[k][1], p[k][2], p[k][3], b[2 * k] & visible[2 * k], b[2 * k + 1] & visible[2 * k + 1]);

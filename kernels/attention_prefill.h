@@ -11,7 +11,7 @@
 #define CONSUMERS 8
 #define CONSUMER_THREADS (CONSUMERS * 32)
 #define STEPS (HEAD_DIM / 16)
-#define COLUMNS (HEAD_DIM / 16)                 // groups of 8 dims in half of them
+#define DIM_GROUPS (HEAD_DIM / 16)              // groups of 8 dims in half of them
 #define QUERY_BYTES (64 * HEAD_DIM * 2)         // core matrices, [row / 8][dim / 8][row % 8][dim % 8]
 #define PROBABILITY_BYTES (64 * TILE_KEYS * 2)  // core matrices, [row / 8][key / 8][row % 8][key % 8]
 #define MAXIMA_BYTES (CONSUMERS * 16 * 4)
@@ -128,15 +128,15 @@ DEVICE void softmax_end_split(Softmax& s) {
     s.split_sum[half] = 0.0f;
   }
 }
-DEVICE void merge_split(const Softmax& s, f32 (&o)[COLUMNS * 4], f32 (&total)[COLUMNS * 4]) {
-  UNROLL for (i32 i = 0; i < COLUMNS * 4; i++) {
+DEVICE void merge_split(const Softmax& s, f32 (&o)[DIM_GROUPS * 4], f32 (&total)[DIM_GROUPS * 4]) {
+  UNROLL for (i32 i = 0; i < DIM_GROUPS * 4; i++) {
     total[i] = fma_(o[i], s.merge[i / 2 % 2].b, mul(total[i], s.merge[i / 2 % 2].a));
     o[i] = 0.0f;
   }
 }
 
 // The end of all rows: gates, and the activations of the output product, by way of the queries' place in shared memory.
-DEVICE void finish_rows(const Rows& rows, const Softmax& s, const f32 (&total)[COLUMNS * 4], f32* maxima, u8* queries, bool bad,
+DEVICE void finish_rows(const Rows& rows, const Softmax& s, const f32 (&total)[DIM_GROUPS * 4], f32* maxima, u8* queries, bool bad,
                         const f32* x, i32 stride, const Activations& out) {
   i32 g = lane() / 4, t = lane() % 4, r = warp() % 4, h = warp() / 4;
   u32* gated = (u32*)queries;
@@ -150,11 +150,11 @@ DEVICE void finish_rows(const Rows& rows, const Softmax& s, const f32 (&total)[C
     if (at >= rows.tokens) continue;
     f32 low = maxima[r * 16 + half * 8 + g], high = maxima[(r + 4) * 16 + half * 8 + g];
     i64 pass_row = rows.place.row + rows.token + at;
-    const f32* gate = x + pass_row * stride + (2 * (rows.head + row / QUERY_TILE) + 1) * HEAD_DIM + h * COLUMNS * 8 + 2 * t;
-    UNROLL for (i32 i = 0; i < COLUMNS; i++) {
+    const f32* gate = x + pass_row * stride + (2 * (rows.head + row / QUERY_TILE) + 1) * HEAD_DIM + h * DIM_GROUPS * 8 + 2 * t;
+    UNROLL for (i32 i = 0; i < DIM_GROUPS; i++) {
       f32x2 gates = *(const f32x2*)(gate + i * 8);
       f32 a = finish(total[4 * i + 2 * half], low, high, gates.x), b = finish(total[4 * i + 2 * half + 1], low, high, gates.y);
-      gated[row * (HEAD_DIM / 2) + (h * COLUMNS + i) * 4 + t] = bad ? 0x7fc07fc0u : pack_bf16(a, b);
+      gated[row * (HEAD_DIM / 2) + (h * DIM_GROUPS + i) * 4 + t] = bad ? 0x7fc07fc0u : pack_bf16(a, b);
     }
   }
   barrier_sync(5, CONSUMER_THREADS);

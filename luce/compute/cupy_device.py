@@ -184,6 +184,7 @@ class CupyDevice:
     def array(self, host: Host) -> Any:
         made = self.empty(host.shape, host.dtype)
         made.set(np.ascontiguousarray(host))
+        self.cupy.cuda.get_current_stream().synchronize()  # small copies return before they are there
         return made
 
     def numpy(self, array: Any) -> Host:

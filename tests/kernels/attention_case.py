@@ -99,9 +99,9 @@ class Run:
 class Layer:
     """One attention layer with pools of ``blocks`` blocks that start as NaN."""
 
-    def __init__(self, device: Device, config: TextConfig, blocks: int, max_rows: int = 400) -> None:
+    def __init__(self, device: Device, config: TextConfig, blocks: int, *, wgmma: bool | None = None) -> None:
         self.device, self.config = device, config
-        self.kernels = AttentionKernels(device, config)
+        self.kernels = AttentionKernels(device, config, wgmma=wgmma)
         rng = np.random.default_rng(11)
         self.norms = tuple(rng.uniform(0.5, 2, config.head_dim).astype(np.float32) for _ in range(2))
         self._norms = [device.array(norm) for norm in self.norms]

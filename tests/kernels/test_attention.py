@@ -55,6 +55,25 @@ def random_cuts(rng: np.random.Generator, tokens: int) -> list[int]:
     return [0, *(int(cut) for cut in cuts if cut < tokens), tokens]
 
 
+@pytest.mark.parametrize("heads, kv_heads, dim", [(2, 1, 128), (24, 4, 256)] if ON_GPU else [(2, 1, 128)])
+def test_warpgroup_products_give_the_same_bits(device: Device, heads: int, kv_heads: int, dim: int) -> None:
+    if device.arch not in ("host", "sm_90a"):
+        pytest.skip(f"{device.arch} has no warpgroup products")
+    config = shape(heads, kv_heads, dim)
+    rows = sequence(config, 600 if ON_GPU else 260, seed=3)
+    total = len(rows.x)
+    table = [3, 9, 1, 15, 4, 0, 2, 5, 6, 7]
+    expected = whole(Layer(device, config, 16, wgmma=False), rows, table)
+    layer = Layer(device, config, 16, wgmma=True)
+    assert layer.kernels.wgmma
+    assert same(whole(layer, rows, table), expected)
+    for cut in (1, 64, 129, 200):
+        fresh = Layer(device, config, 16, wgmma=True)
+        parts = [Run(0, 0, cut), Run(0, cut, total - cut)]
+        found = [fresh.run({0: rows}, [part], {0: table})[0] for part in parts]
+        assert same(np.concatenate(found), expected), cut
+
+
 def test_every_cut_of_a_prompt_gives_the_same_bits(device: Device) -> None:
     """300 tokens in random pieces, beside other lanes, in other blocks, in passes of both kinds."""
     config = shape(*SMALL)

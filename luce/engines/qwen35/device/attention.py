@@ -18,6 +18,13 @@ from luce.engines.qwen35.rope import rotations
 __all__ = ["AttentionKernels", "KvArrays", "PassArrays", "SplitArrays", "rope_table"]
 
 INPUT_WARPS = 8
+WGMMA_DIMS = (128, 256)
+
+
+def _cluster(group: int) -> int:
+    """Blocks that share what they fetch: those of a kv head, in clusters of at most 4."""
+    blocks = group // 2 if group % 2 == 0 else group
+    return max(size for size in (1, 2, 3, 4) if blocks % size == 0)
 
 
 def rope_table(config: TextConfig, positions: int) -> npt.NDArray[np.float32]:
@@ -66,7 +73,8 @@ class SplitArrays:
 class AttentionKernels:
     """The kernels for one model's shapes; serves all its layers."""
 
-    def __init__(self, device: Device, config: TextConfig) -> None:
+    def __init__(self, device: Device, config: TextConfig, *, wgmma: bool | None = None) -> None:
+        """``wgmma``: prefill by warpgroup products, which take heads of 128 or 256 dims; by default on sm_90a alone."""
         self._heads, self._kv_heads, self._dim = config.heads, config.kv_heads, config.head_dim
         self._eps = np.float32(config.rms_eps)
         self._depth = np.int32(padded_depth(self._heads * self._dim))
@@ -76,11 +84,16 @@ class AttentionKernels:
         self._inputs = device.kernel("attention_inputs.cu", "attention_inputs", {**shape, **turning})
         self._decode = device.kernel("attention_decode.cu", "attention_decode", shape)
         self._merge = device.kernel("attention_decode.cu", "attention_merge", shape)
-        self._prefill = device.kernel("attention_prefill.cu", "attention_prefill", shape)
+        self.wgmma = self._dim in WGMMA_DIMS and device.arch == "sm_90a" if wgmma is None else wgmma
+        prefill, more = "attention_prefill", {}
+        if self.wgmma:
+            prefill = "attention_prefill_wgmma"
+            more = {"CLUSTER": 1 if device.arch == "host" else _cluster(self._heads // self._kv_heads)}
+        self._prefill = device.kernel(f"{prefill}.cu", prefill, {**shape, **more})
         found = device.zeros(4, np.int32)
         device.kernel("attention_decode.cu", "attention_decode_shape", shape)((1, 1, 1), 32, [found])
         self._decode_threads, self._decode_shared, self.split_keys, _ = map(int, device.numpy(found))
-        device.kernel("attention_prefill.cu", "attention_prefill_shape", shape)((1, 1, 1), 32, [found])
+        device.kernel(f"{prefill}.cu", f"{prefill}_shape", {**shape, **more})((1, 1, 1), 32, [found])
         self._prefill_threads, self._prefill_shared, self.query_tile, self._tile_heads = map(
             int, device.numpy(found)
         )
@@ -144,17 +157,33 @@ class AttentionKernels:
             rows: most lanes of the pass, at most 64.
             scratch: long enough for every lane, or the rest of the lane is not read.
         """
-        splits = np.int32(scratch.splits)
+        self.splits(batch, q, kv, scratch)
+        self.merge(batch, rows, x, kv, scratch, y, y_rows)
+
+    def splits(self, batch: PassArrays, q: Array, kv: KvArrays, scratch: SplitArrays) -> None:
+        """The first half of :meth:`step`: every split for itself."""
         self._decode(
             (self._decode_blocks, 1, 1),
             self._decode_threads,
             [
                 *(q, kv.keys, kv.values, batch.header, batch.lanes, batch.tables, kv.blocks),
-                *(scratch.parts, scratch.marks, splits),
+                *(scratch.parts, scratch.marks, np.int32(scratch.splits)),
             ],
             shared=self._decode_shared,
             early=True,
         )
+
+    def merge(
+        self,
+        batch: PassArrays,
+        rows: int,
+        x: Array,
+        kv: KvArrays,
+        scratch: SplitArrays,
+        y: Array,
+        y_rows: int,
+    ) -> None:
+        """The second half of :meth:`step`: splits in order, gates, and the rows of ``y``."""
         self._merge(
             (rows, self._heads, 1),
             self._dim,
@@ -168,7 +197,7 @@ class AttentionKernels:
                     batch.tables,
                     kv.blocks,
                 ),
-                *(splits, x, np.int32(x.shape[1])),
+                *(np.int32(scratch.splits), x, np.int32(x.shape[1])),
                 *(y, np.int32(y_rows), np.int32(0), self._depth),
             ],
             shared=16,
