@@ -25,8 +25,8 @@ DEVICE void load8(const f32* at, f32 (&v)[8]) {
 // out row r = x / sqrt(mean(x^2) + eps) * scale of row r of x f32 [.][width], or with `samples` of row samples[r].row.
 // Grid (rows of the layout, or fewer), norm_threads(width) threads, 128 bytes of shared memory; width a multiple of 8.
 // Rows at or past pass->rows (pass->samples) are left alone.
-LUCE_KERNEL(rms_norm, NORM_THREADS)(const Pass* pass, const Sample* samples, const f32* RESTRICT x, const f32* RESTRICT scale, f32 eps,
-                                    i32 width, u16* out, i32 out_rows, i32 tile, i32 depth) {
+DEVICE void norm_row(const Pass* pass, const Sample* samples, const f32* RESTRICT x, const f32* RESTRICT scale, f32 eps, i32 width,
+                     Activations to, f32* wide) {
   f32* room = (f32*)shared_memory();
   i32 r = block_x(), step = 8 * block_threads(), first = 8 * thread();
   f32 factor[NORM_RUNS][8], v[NORM_RUNS][8];
@@ -47,18 +47,33 @@ LUCE_KERNEL(rms_norm, NORM_THREADS)(const Pass* pass, const Sample* samples, con
   }
   sum = block_sum(sum, room);
   f32 inverse = div(1.0f, sqrt_(add(div(sum, (f32)width), eps)));
-  Activations to = {out, out_rows, tile, depth};
   UNROLL
   for (i32 i = 0; i < NORM_RUNS; i++) {
     i32 k = first + i * step;
-    if (i > 0 && i * step >= depth) continue;
+    if (i > 0 && i * step >= to.depth) continue;
     f32 y[8];
     UNROLL
     for (i32 j = 0; j < 8; j++) y[j] = k < width ? mul(mul(v[i][j], inverse), factor[i][j]) : 0.0f;
-    store_activations<8>(to, r, k, y, k < depth);
+    store_activations<8>(to, r, k, y, k < to.depth);
+    if (wide && k < width) {
+      f32* at = wide + (i64)r * width + k;
+      *(f32x4*)at = {y[0], y[1], y[2], y[3]};
+      *(f32x4*)(at + 4) = {y[4], y[5], y[6], y[7]};
+    }
   }
 }
+LUCE_KERNEL(rms_norm, NORM_THREADS)(const Pass* pass, const Sample* samples, const f32* x, const f32* scale, f32 eps, i32 width, u16* out,
+                                    i32 out_rows, i32 tile, i32 depth) {
+  norm_row(pass, samples, x, scale, eps, width, {out, out_rows, tile, depth}, nullptr);
+}
 LUCE_EXPORT(rms_norm)
+
+// The same, and the rows before they are rounded to bf16: wide f32 [.][width], for a router.
+LUCE_KERNEL(rms_norm_wide, NORM_THREADS)(const Pass* pass, const Sample* samples, const f32* x, const f32* scale, f32 eps, i32 width, u16* out,
+                                         i32 out_rows, i32 tile, i32 depth, f32* wide) {
+  norm_row(pass, samples, x, scale, eps, width, {out, out_rows, tile, depth}, wide);
+}
+LUCE_EXPORT(rms_norm_wide)
 
 // LayerNorm of rows x f32 [rows * group][width], `group` of them side by side in a row of the output (the merger's 2 x 2
 // patches). Grid (rows), any number of threads up to 1024 that is the same for one width; 128 + 8 group bytes of shared memory.

@@ -1,0 +1,255 @@
+"""The feed-forward of a mixture of experts on a device: scratch and launches of kernels/moe.cu and moe_gemm.cu."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+import numpy as np
+
+from luce.compute.activations import num_values, padded_depth
+from luce.compute.device import Array, Device
+from luce.compute.packing import RECORD_BYTES, ROW_BLOCK
+
+__all__ = ["DeviceExperts", "DeviceMoe", "MoeShape"]
+
+ROUTER_ROWS, ROUTER_OUTPUTS = 4, 8
+GROUP_THREADS = 256
+_STORE, _SWIGLU = 0, 2
+
+
+@attrs.frozen(eq=False)
+class DeviceExperts:
+    """One layer's weights on a device.
+
+    The records of a matrix are those of all experts one after the other, as :func:`luce.compute.packing.pack` makes
+    them: gate and up interleaved by 8 rows [2 ffn, hidden], down [hidden, ffn]. The shared expert is the last of them,
+    or stands apart where its format is another one. All have the same ffn; a smaller one is filled up with rows and
+    columns that are zero.
+    """
+
+    router: Array
+    """float32, or bf16 as uint16, [experts + 1, hidden]; the last row is the shared expert's gate."""
+    gate_up: Array
+    gate_up_format: str
+    down: Array
+    down_format: str
+    shared_gate_up: Array | None = None
+    shared_gate_up_format: str = ""
+    shared_down: Array | None = None
+    shared_down_format: str = ""
+
+
+@attrs.frozen
+class MoeShape:
+    hidden: int
+    """A multiple of 128."""
+    ffn: int
+    """A multiple of 8."""
+    experts: int
+    """At most 1,024."""
+    used: int
+
+
+@attrs.frozen
+class _Launch:
+    """How many columns a tile has, and how the blocks of moe_gemm are made. No bit depends on it."""
+
+    tiles: int
+    warps: int
+    stages: int
+
+    def shared(self, name: str) -> int:
+        piece = RECORD_BYTES[name] // (2 if name == "BF16" else 1)
+        return self.warps * self.stages * (piece + 8) + self.warps * self.tiles * 32
+
+
+def _launch_for(name: str, tiles: int, limit: int) -> _Launch:
+    warps = 12 if tiles <= 2 else 8
+    stages = 8
+    while _Launch(tiles, warps, stages).shared(name) > limit:
+        stages -= 1
+    return _Launch(tiles, warps, stages)
+
+
+class DeviceMoe:
+    """Scratch and launches for up to ``max_rows`` rows; one serves all layers of a stream."""
+
+    def __init__(self, device: Device, shape: MoeShape, max_rows: int) -> None:
+        assert shape.hidden % 128 == 0 and shape.ffn % 8 == 0 and shape.experts <= 1024
+        self.device, self.shape, self.max_rows = device, shape, max_rows
+        ranks = shape.used + 1
+        pairs = max_rows * ranks
+        self.wide = device.empty((max_rows, shape.hidden), np.float32)
+        """Rows as ``rms_norm_wide`` leaves them, the router's input."""
+        self.logits = device.empty((max_rows, shape.experts + 1), np.float32)
+        self.chosen = device.empty((max_rows, ranks), np.int32)
+        self.weights = device.empty((max_rows, ranks), np.float32)
+        self.order = device.empty(pairs, np.int32)
+        self.place = device.empty(pairs, np.int32)
+        self.tiles = device.empty((pairs + shape.experts + 1, 4), np.int32)
+        self.num_tiles = device.empty(2, np.int32)
+        self.middle = device.zeros(num_values_of(pairs, shape.ffn), np.uint16)
+        self.results = device.empty((pairs, shape.hidden), np.float32)
+
+    @staticmethod
+    def num_bytes(shape: MoeShape, max_rows: int) -> int:
+        """Device memory that one takes."""
+        ranks = shape.used + 1
+        pairs = max_rows * ranks
+        floats = max_rows * (shape.hidden + shape.experts + 1 + 2 * ranks) + pairs * (2 + shape.hidden)
+        return 4 * (floats + 4 * (pairs + shape.experts + 1) + 2) + 2 * num_values_of(pairs, shape.ffn)
+
+    def launch(
+        self, layer: DeviceExperts, header: Array, inputs: Array, input_rows: int, x: Array, rows: int
+    ) -> None:
+        """Queue ``x`` += the layer's feed-forward.
+
+        Args:
+            header: the pass's PASS record, as bytes.
+            inputs: normalised rows as activations in the step layout of ``input_rows`` rows (any number), whose f32
+                form is in :attr:`wide`.
+            x: float32 [rows, hidden].
+            rows: most rows of the pass (a bucket).
+        """
+        self._choose(layer, header, rows)
+        tiles = 1 if rows <= 64 else 4
+        self._group(header, 8 * tiles)
+        shape, depth = self.shape, padded_depth(self.shape.ffn)
+        everything = [(layer.gate_up, layer.gate_up_format, 0)]
+        if layer.shared_gate_up is not None:
+            everything.append((layer.shared_gate_up, layer.shared_gate_up_format, shape.experts))
+        for records, name, first in everything:
+            alone = len(everything) == 1
+            self._product(
+                *(
+                    records,
+                    name,
+                    first,
+                    alone,
+                    tiles,
+                    2 * shape.ffn,
+                    shape.hidden,
+                    inputs,
+                    input_rows,
+                    self.order,
+                ),
+                [None, np.int32(0), self.middle, np.int32(self._pairs), np.int32(depth)],
+                _SWIGLU,
+            )
+        everything = [(layer.down, layer.down_format, 0)]
+        if layer.shared_down is not None:
+            everything.append((layer.shared_down, layer.shared_down_format, shape.experts))
+        for records, name, first in everything:
+            alone = len(everything) == 1
+            self._product(
+                *(
+                    records,
+                    name,
+                    first,
+                    alone,
+                    tiles,
+                    shape.hidden,
+                    shape.ffn,
+                    self.middle,
+                    self._pairs,
+                    None,
+                ),
+                [self.results, np.int32(shape.hidden), None, np.int32(0), np.int32(0)],
+                _STORE,
+            )
+        self.device.kernel("moe.cu", "moe_combine")(
+            (-(-shape.hidden // 1024), rows, 1),
+            256,
+            [
+                header,
+                self.place,
+                self.weights,
+                np.int32(shape.used + 1),
+                self.results,
+                x,
+                np.int32(shape.hidden),
+            ],
+        )
+
+    @property
+    def _pairs(self) -> int:
+        return self.max_rows * (self.shape.used + 1)
+
+    def _choose(self, layer: DeviceExperts, header: Array, rows: int) -> None:
+        shape = self.shape
+        outputs = shape.experts + 1
+        bf16 = layer.router.dtype == np.uint16
+        self.device.kernel("moe.cu", "moe_router", {"ROUTER_BF16": int(bf16)})(
+            (-(-outputs // ROUTER_OUTPUTS), -(-rows // ROUTER_ROWS), 1),
+            256,
+            [header, self.wide, layer.router, np.int32(outputs), np.int32(shape.hidden), self.logits],
+        )
+        threads = -(-shape.experts // 32) * 32
+        self.device.kernel("moe.cu", "moe_route")(
+            (rows, 1, 1),
+            threads,
+            [header, self.logits, np.int32(shape.experts), np.int32(shape.used), self.chosen, self.weights],
+            shared=8 * threads,
+        )
+
+    def _group(self, header: Array, height: int) -> None:
+        shape = self.shape
+        numbers = [np.int32(value) for value in (shape.experts, shape.used, height)]
+        self.device.kernel("moe.cu", "moe_group")(
+            (shape.experts + 1, 1, 1),
+            GROUP_THREADS,
+            [header, self.chosen, *numbers, self.order, self.place, self.tiles, self.num_tiles],
+            shared=64 + 4 * (shape.experts + 1),
+        )
+
+    def _product(
+        self,
+        records: Array,
+        name: str,
+        first_expert: int,
+        alone: bool,
+        tiles: int,
+        n: int,
+        k: int,
+        x: Array,
+        x_rows: int,
+        order: Array | None,
+        to: list[Any],
+        epilogue: int,
+    ) -> None:
+        plan = _launch_for(name, tiles, self.device.shared_limit)
+        blocks, deep = -(-n // ROW_BLOCK), padded_depth(k) // 256
+        shared_only = first_expert > 0
+        kernel = self.device.kernel(
+            "moe_gemm.cu",
+            "moe_gemm",
+            {
+                "FORMAT": f"FORMAT_{name}",
+                "TILES": plan.tiles,
+                "WARPS": plan.warps,
+                "STAGES": plan.stages,
+                "EPILOGUE": epilogue,
+            },
+        )
+        end = self.num_tiles if alone or shared_only else self.num_tiles[1:]
+        kernel(
+            (self.device.multiprocessors, 1, 1),
+            plan.warps * 32,
+            [
+                *(x, np.int32(x_rows), order, np.int32(self.shape.used + 1), self.tiles),
+                *(self.num_tiles[1:] if shared_only else None, end, records),
+                np.int64(blocks * deep * RECORD_BYTES[name]),
+                *(np.int32(value) for value in (first_expert, blocks, deep, n)),
+                *to,
+            ],
+            shared=plan.shared(name),
+        )
+
+
+def num_values_of(pairs: int, ffn: int) -> int:
+    """bf16 numbers of activations in the step layout for any number of rows."""
+    return pairs * padded_depth(ffn) // 16 * 17
+
+
+assert num_values_of(64, 512) == num_values(64, 512, 0)

@@ -1,0 +1,222 @@
+"""Experts on a device: choices as numpy makes them, products against float64, and bits that no other row can change."""
+
+from __future__ import annotations
+
+import attrs
+import numpy as np
+import pytest
+
+from luce.compute import activations, packing
+from luce.compute.bf16 import round_bf16, widen_bf16
+from luce.compute.device import Device
+from luce.engines.qwen35.device.descriptors import PASS
+from luce.engines.qwen35.device.moe import DeviceExperts, DeviceMoe, MoeShape
+from luce.engines.qwen35.moe import route
+from luce.weights import formats
+from tests.kernels.weights import random_rows
+
+SHAPE = MoeShape(hidden=256, ffn=64, experts=11, used=3)
+MAX_ROWS = 80
+
+
+@attrs.frozen(eq=False)
+class Layer:
+    device: DeviceExperts
+    router: np.ndarray
+    gate_up: np.ndarray
+    """[experts + 1, 2, ffn, hidden]."""
+    down: np.ndarray
+
+
+def matrices(name: str, rows: int, depth: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """File bytes of a random matrix and its values."""
+    raw = random_rows(name, rows, depth, seed)
+    return raw, formats.decode(name, raw.reshape(-1), (rows, depth))
+
+
+def layer_of(device: Device, name: str, shared: str | None = None, *, bf16_router: bool = False) -> Layer:
+    gate_up, down, gate_up_values, down_values = [], [], [], []
+    ffn_depth = activations.padded_depth(SHAPE.ffn)
+    for expert in range(SHAPE.experts + 1):
+        its = shared if shared and expert == SHAPE.experts else name
+        gate, gate_values = matrices(its, SHAPE.ffn, SHAPE.hidden, 3 * expert)
+        up, up_values = matrices(its, SHAPE.ffn, SHAPE.hidden, 3 * expert + 1)
+        back, back_values = matrices(
+            its, SHAPE.hidden, ffn_depth, 3 * expert + 2
+        )  # blocks of 256 fill the rest
+        gate_up.append(packing.pack(its, packing.interleave(gate, up), SHAPE.hidden).records)
+        down.append(packing.pack(its, back, ffn_depth).records)
+        gate_up_values.append(np.stack([gate_values, up_values]))
+        down_values.append(back_values[:, : SHAPE.ffn])
+    router = np.random.default_rng(99).standard_normal((SHAPE.experts + 1, SHAPE.hidden)).astype(np.float32)
+    held = router
+    if bf16_router:
+        held = round_bf16(router)
+        router = widen_bf16(held)
+    apart: dict[str, object] = {}
+    if shared:
+        apart = {
+            "shared_gate_up": device.array(gate_up.pop()),
+            "shared_gate_up_format": shared,
+            "shared_down": device.array(down.pop()),
+            "shared_down_format": shared,
+        }
+    made = DeviceExperts(
+        device.array(held),
+        device.array(np.stack(gate_up)),
+        name,
+        device.array(np.stack(down)),
+        name,
+        **apart,
+    )
+    return Layer(made, router, np.stack(gate_up_values), np.stack(down_values))
+
+
+class Bench:
+    def __init__(self, device: Device) -> None:
+        self.device = device
+        self.moe = DeviceMoe(device, SHAPE, MAX_ROWS)
+
+    def __call__(self, layer: Layer, normed: np.ndarray, x: np.ndarray, *, more: int = 0) -> np.ndarray:
+        """x + the layer's feed-forward; ``more`` rows of the bucket hold nothing."""
+        device, rows = self.device, len(x)
+        header = np.zeros(1, PASS)
+        header["rows"] = rows
+        inputs = step_layout(normed, rows + more)
+        wide = np.full((MAX_ROWS, SHAPE.hidden), np.nan, np.float32)
+        wide[:rows] = normed
+        device.copy(self.moe.wide, device.array(wide))
+        out = np.full((rows + more, SHAPE.hidden), 7.0, np.float32)
+        out[:rows] = x
+        to = device.array(out)
+        self.moe.launch(
+            layer.device,
+            device.array(header.view(np.uint8)),
+            device.array(inputs),
+            rows + more,
+            to,
+            rows + more,
+        )
+        found = device.numpy(to)
+        assert (found[rows:] == 7.0).all()
+        return found[:rows]
+
+
+def step_layout(x: np.ndarray, rows: int) -> np.ndarray:
+    """Activations in the step layout with any number of rows; those that are not given are NaN."""
+    filled = np.full((rows, x.shape[1]), np.nan, np.float32)
+    filled[: len(x)] = x
+    parts = [activations.pack(filled[row : row + 1], 0) for row in range(rows)]
+    depth = activations.padded_depth(x.shape[1])
+    values = np.stack([part[:depth].reshape(-1, 32) for part in parts], axis=1)
+    sums = np.stack([part[depth:].reshape(-1, 16) for part in parts], axis=1)
+    return np.concatenate([values.reshape(-1), sums.reshape(-1)])
+
+
+def reference(layer: Layer, normed: np.ndarray, x: np.ndarray) -> np.ndarray:
+    """In float64, with both products' inputs rounded to bf16."""
+    logits = normed.astype(np.float64) @ layer.router.T.astype(np.float64)
+    wide = rounded(normed).astype(np.float64)
+    chosen, weights = route(logits[:, :-1].astype(np.float32), SHAPE.used)
+    gate = 1 / (1 + np.exp(-logits[:, -1]))
+    out = x.astype(np.float64)
+    for row in range(len(x)):
+        pairs = [*zip(chosen[row], weights[row], strict=True), (SHAPE.experts, gate[row])]
+        for expert, weight in pairs:
+            g, u = layer.gate_up[expert] @ wide[row]
+            out[row] += weight * (layer.down[expert] @ rounded(g / (1 + np.exp(-g)) * u))
+    return out
+
+
+def rounded(x: np.ndarray) -> np.ndarray:
+    return widen_bf16(round_bf16(x.astype(np.float32)))
+
+
+def rows_of(rows: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return tuple(rng.standard_normal((2, rows, SHAPE.hidden)).astype(np.float32))
+
+
+@pytest.fixture(scope="module")
+def bench(device: Device) -> Bench:
+    return Bench(device)
+
+
+@pytest.mark.parametrize(
+    ("name", "shared"),
+    [
+        ("BF16", None),
+        ("Q8_0", None),
+        ("Q4_0", None),
+        ("Q4_K", "Q8_0"),
+        ("Q5_K", None),
+        ("Q6_K", "BF16"),
+        ("IQ4_XS", None),
+    ],
+)
+def test_near_the_true_values_in_every_format(bench: Bench, name: str, shared: str | None) -> None:
+    layer = layer_of(bench.device, name, shared)
+    normed, x = rows_of(5, 1)
+    found = bench(layer, normed, x, more=3)
+    wanted = reference(layer, normed, x)
+    error = np.sqrt(((found - wanted) ** 2).mean() / ((wanted - x) ** 2).mean())
+    assert error < (1e-5 if name == "BF16" else 1e-2)  # the others' weights are rounded to bf16
+    alone = bench(layer, normed[3:4], x[3:4])
+    np.testing.assert_array_equal(alone[0], found[3])
+
+
+@pytest.mark.parametrize("bf16_router", [False, True])
+def test_choices_are_numpys(bench: Bench, bf16_router: bool) -> None:
+    layer = layer_of(bench.device, "Q8_0", bf16_router=bf16_router)
+    normed, x = rows_of(33, 2)
+    normed[5] = 0.0  # all logits equal: by index
+    bench(layer, normed, x)
+    logits = bench.device.numpy(bench.moe.logits)[:33]
+    np.testing.assert_allclose(logits, normed.astype(np.float64) @ layer.router.T, rtol=1e-5, atol=1e-4)
+    chosen, weights = route(logits[:, :-1], SHAPE.used)
+    its_chosen, its_weights = (
+        bench.device.numpy(part)[:33] for part in (bench.moe.chosen, bench.moe.weights)
+    )
+    np.testing.assert_array_equal(its_chosen[:, :-1], chosen)
+    assert (its_chosen[:, -1] == SHAPE.experts).all()
+    np.testing.assert_allclose(its_weights[:, :-1], weights, rtol=1e-6)
+    np.testing.assert_allclose(
+        its_weights[:, -1], 1 / (1 + np.exp(-logits[:, -1].astype(np.float64))), rtol=1e-6
+    )
+    order, place = (bench.device.numpy(part)[: 33 * 4] for part in (bench.moe.order, bench.moe.place))
+    np.testing.assert_array_equal(order, np.argsort(its_chosen, axis=None, kind="stable"))
+    np.testing.assert_array_equal(place[order], np.arange(33 * 4))
+
+
+@pytest.mark.parametrize("name", ["BF16", "Q4_K", "Q6_K"])
+def test_a_rows_bits_do_not_depend_on_the_others(bench: Bench, name: str) -> None:
+    layer = layer_of(bench.device, name)
+    normed, x = rows_of(1, 5)
+    alone = bench(layer, normed, x)[0]
+    assert np.isfinite(alone).all()
+    for rows, at, fill in (
+        (2, 1, "nan"),
+        (8, 0, "same"),
+        (20, 13, "random"),
+        (66, 65, "random"),
+        (70, 3, "nan"),
+    ):
+        others, its_x = rows_of(rows, rows)
+        if fill == "nan":
+            others[::2] = np.nan
+        elif fill == "same":  # all of them choose the same experts
+            others[:] = normed
+        others[at], its_x[at] = normed[0], x[0]
+        found = bench(layer, others, its_x)
+        np.testing.assert_array_equal(found[at], alone)
+        if fill == "nan":
+            bad = np.isnan(others).any(1)
+            assert np.isnan(found[bad]).all()
+            assert np.isfinite(found[~bad]).all()
+
+
+def test_memory_is_what_was_announced(bench: Bench) -> None:
+    moe = bench.moe
+    parts = [moe.wide, moe.logits, moe.chosen, moe.weights, moe.order, moe.place, moe.tiles, moe.num_tiles]
+    total = sum(part.nbytes for part in [*parts, moe.middle, moe.results])
+    assert total == DeviceMoe.num_bytes(SHAPE, MAX_ROWS)
