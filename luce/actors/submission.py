@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from luce.actors.token_buffer import Delta, End, TokenBuffer
 from luce.constraints.constraint import Constraint
+from luce.constraints.wish import ConstraintWish
 from luce.engines.loaded import PreparedPrompt
 from luce.engines.seam import Capabilities, ImageSpan, PatchImage
 from luce.sampling.parameters import SamplingParams
@@ -43,6 +44,8 @@ class Submission:
     constraint: Constraint | None = attrs.field(default=None, repr=False)
     """What holds the answer to its form, its first mask known. The request that is made of this takes it for its own:
     a second one needs a :meth:`~luce.constraints.constraint.Constraint.fork`."""
+    form: ConstraintWish | None = attrs.field(default=None, repr=False)
+    """What ``constraint`` was made of, for who records it."""
     n: int = 1
     """Choices that are asked for with this prompt, see `choices.py`."""
     choice: int = 0

@@ -164,6 +164,8 @@ def arrival(submission: Submission, order: int, arrived: float, follows: bool, c
         token_ids=ids.tobytes() if content else None,
         positions=prompt.positions.astype("<i4").tobytes() if content else None,
         stop_strings=submission.stop if content else None,
+        thinking=prompt.starts_in_thinking,
+        form=msgspec.to_builtins(submission.form) if content and submission.form is not None else None,
     )
 
 

@@ -52,7 +52,7 @@ VERBS = {
     "logits": "Write the logits of a prompt to a file, for comparison with other implementations.",
     "bench": "Measure speed beside the limits of memory and arithmetic.",
     "charts": "Check, explore and draw statecharts.",
-    "replay": "Check, show, compare and convert what luce serve --trace recorded.",
+    "replay": "Check, run again, show, compare and convert what luce serve --trace recorded.",
     "doctor": "Check this machine: Python, memory, device, exactness.",
 }
 PARTS = {
@@ -67,6 +67,7 @@ PARTS = {
     },
     "replay": {
         "check": "Step every machine of a trace again by the charts in it.",
+        "exact": "Run the requests of a trace again and compare every token.",
         "show": "Draw a trace in the terminal, requests as lanes.",
         "diff": "Find the first difference of every machine between two traces.",
         "export": "Write a trace in Chrome's format, for Perfetto, or as CSV.",

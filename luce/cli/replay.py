@@ -1,4 +1,4 @@
-"""``luce replay check | show | diff | export``: what `luce serve --trace` has recorded."""
+"""``luce replay check | exact | show | diff | export``: what `luce serve --trace` has recorded."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from luce.charts.loader import chart_names, load_chart
 from luce.cli.flags import COUNT, FILE, NAME, ConfigFlags
 from luce.cli.main import EXIT_FAILED
 from luce.cli.outputs import same_file, writing
+from luce.cli.replay_exact import OneTrace, exact
 from luce.errors import ConfigError, printable
 from luce.replay.check import Checker, Divergence, charts_of, first_divergence
 from luce.trace.events import EventRecord
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from luce.replay.independent import Voice
     from luce.trace.schema import Header
 
-__all__ = ["check", "diff", "export", "show"]
+__all__ = ["check", "diff", "exact", "export", "show"]
 
 WINDOW = Group("Window", sort_key=1)
 
@@ -46,7 +47,6 @@ Traces = Annotated[
         help="Trace files, or directories of them; those of one run in their order.",
     ),
 ]
-OneTrace = Annotated[Path, FILE, Parameter(help="A trace file, or a directory of them.")]
 
 
 def check(

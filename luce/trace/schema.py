@@ -131,6 +131,10 @@ class Arrival(msgspec.Struct, frozen=True, tag="arrival", omit_defaults=True):
     """Content: int32 [3, prompt tokens]."""
     stop_strings: tuple[str, ...] | None = None
     """Content."""
+    thinking: bool = False
+    """The prompt opened a think block."""
+    form: dict[str, Any] | None = None
+    """Content: the :class:`luce.constraints.wish.ConstraintWish` that its answer is held to."""
 
 
 class Refused(msgspec.Struct, frozen=True, tag="refused"):

@@ -62,7 +62,7 @@ class Preprocessor:
         if not all(map(math.isfinite, numbers)) or min(options.image_std) <= 0:
             raise ModelFileError(options.path, "image_mean and image_std must be finite, image_std positive")
         shades = np.arange(256) / 255
-        self._scale = np.stack(
+        self.scale = np.stack(
             [(shades - mean) / std for mean, std in zip(options.image_mean, options.image_std, strict=True)]
         ).astype(np.float32)
 
@@ -84,7 +84,7 @@ class Preprocessor:
             grid=grid,
             digest=self.digest(pixels),
             num_tokens=grid[0] * grid[1] // options.merge_size**2,
-            scale=self._scale,
+            scale=self.scale,
         )
 
     def target(self, height: int, width: int, *, field: str = "image") -> tuple[int, int]:

@@ -136,6 +136,7 @@ def prepare(wish: Wish, model: LoadedModel, options: HttpOptions, *, prefix: str
         timeout=wish.timeout,
         cache_salt=wish.cache_salt.encode(),
         constraint=_constraint(wish, model, thinking=prompt.starts_in_thinking),
+        form=None if wish.form.empty else wish.form,
     )
     keyed = attrs.evolve(submission, keys=prefix_keys(submission, model.engine.capabilities))
     return Job(
