@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
 from typing import Final
 
 from luce.actors.tallies import PHASES
 from luce.trace.events import EventRecord
 
-__all__ = ["ENDS", "phase_of"]
+__all__ = ["ENDS", "phase_in", "phase_of"]
 
 ENDS: Final = ("finished", "failed", "cancelled")
 """Final states of `request.scxml`."""
 _KNOWN = frozenset((*PHASES, *ENDS))
 
 
-def _found(states: tuple[str, ...]) -> Iterator[str]:
-    return (state for state in states if state in _KNOWN)
+@functools.lru_cache(maxsize=4096)
+def phase_in(states: tuple[str, ...]) -> str:
+    """The one of ``states`` that is one of :data:`PHASES` or of :data:`ENDS`."""
+    return next((state for state in states if state in _KNOWN), states[0] if states else "?")
 
 
 def phase_of(record: EventRecord) -> str:
-    """The state that a request's record says it is in: one of :data:`PHASES` or of :data:`ENDS`."""
-    return next(_found(record.configuration), record.configuration[0] if record.configuration else "?")
+    """The phase that a request's record says it is in."""
+    return phase_in(record.configuration)

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import attrs
 import numpy as np
-from numpy.typing import NDArray
 
+from luce.charts.model import Chart
 from luce.charts.table import compile_table
 from luce.replay.check import charts_of
-from luce.replay.phases import ENDS, phase_of
+from luce.replay.phases import ENDS, phase_in
 from luce.trace.events import ANY, EventRecord
 from luce.trace.reader import FileStart, Item
-from luce.trace.schema import Arrival, Encoded, Failed, Gap, Landed, Launched, Planned
+from luce.trace.schema import Arrival, Encoded, Failed, Gap, Landed, Launched, Planned, Snapshot
 
-__all__ = ["Counts", "Encode", "Fault", "Lost", "Phase", "Seen", "Step", "seen"]
+__all__ = ["Counts", "Encode", "Fault", "Lost", "Phase", "Seen", "Step", "Tracks", "seen"]
 
 
 @attrs.frozen
@@ -91,89 +92,106 @@ _PARKED, _WAITING = frozenset({"parked"}), frozenset({"queued", "following"})
 _RUNNING = frozenset({"encoding", "staging", "decoding"})
 
 
-@attrs.define
-class _State:
-    phases: dict[str | int, str] = attrs.field(factory=dict)
-    orders: dict[str, int] = attrs.field(factory=dict)
-    flights: dict[int, tuple[float, int, int]] = attrs.field(factory=dict)
-    """Steps in flight: when launched, lanes, rows."""
-    rows: int = 0
-    blocks: NDArray[np.uint8] = attrs.field(factory=lambda: np.zeros(0, np.uint8))
-    free: int = -1
-    cached: int = -1
-    """State bytes."""
+class Tracks:
+    """Told the items of a trace, or of a server's stream, in their order; says what happens, in order of its end.
+
+    Memory is that of the requests under way.
+
+    Args:
+        block_chart: of the key/value blocks; None where there is none.
+        snapshot: how everything stands before the first item.
+    """
+
+    def __init__(self, block_chart: Chart | None, snapshot: Snapshot) -> None:
+        self._orders: dict[str, int] = {}
+        self._flights: dict[int, tuple[float, int, int]] = {}
+        """Steps in flight: when launched, lanes, rows."""
+        self._rows = 0
+        self._free = self._cached = -1
+        """State bytes."""
+        self.begin(block_chart, snapshot)
+
+    def begin(self, block_chart: Chart | None, snapshot: Snapshot) -> None:
+        """Everything stands as ``snapshot`` says."""
+        if block_chart is not None:
+            table = compile_table(block_chart)
+            self._free, self._cached = table.number("free"), table.number("cached")
+        self._blocks = np.frombuffer(snapshot.tables.get("block", b""), np.uint8).copy()
+        self._here = {one.id: one.configuration for one in snapshot.machines if one.machine == "request"}
+        self._phases = {name: phase_in(states) for name, states in self._here.items()}
+
+    def record(
+        self, t: float, machine: str, name: str | int, states: tuple[str, ...], value: Any
+    ) -> Iterator[Seen]:
+        """A step of a machine, or of a range of instances."""
+        if machine == "request":
+            if self._here.get(name) is not states:
+                self._here[name] = states
+                yield from self._moved(t, name, states)
+        elif machine == "block" and name == ANY and value is not None:
+            ids, _, after = value
+            known = ids < len(self._blocks)
+            self._blocks[ids[known]] = after[known]
+
+    def detail(self, t: float, detail: object) -> Iterator[Seen]:
+        """What else was noted."""
+        if isinstance(detail, Arrival):
+            self._orders[detail.id] = detail.order
+        elif isinstance(detail, Planned):
+            self._rows = detail.rows
+        elif isinstance(detail, Launched):
+            self._flights[detail.number] = (t, detail.lanes, self._rows)
+            yield self.counts(t)
+        elif isinstance(detail, Landed):
+            launched, lanes, rows = self._flights.pop(detail.number, (t - detail.seconds, 0, 0))
+            yield Step(detail.number, launched, t, lanes, rows, detail.seconds)
+        elif isinstance(detail, Encoded):
+            yield Encode(t - detail.seconds, t, detail.request, detail.digest, detail.rows)
+        elif isinstance(detail, Failed):
+            yield Fault(t, detail.slot, detail.what, detail.message)
+        elif isinstance(detail, Gap):
+            yield Lost(t, detail.lost)
+            self._phases.clear()
+            self._here.clear()
+            self._flights.clear()
 
     def counts(self, t: float) -> Counts:
-        now = list(self.phases.values())
+        """As they are now."""
+        now = list(self._phases.values())
         return Counts(
             t,
-            sum(phase in _WAITING for phase in now),
-            sum(phase in _RUNNING for phase in now),
-            sum(phase in _PARKED for phase in now),
-            int(np.count_nonzero(self.blocks == self.free)),
-            int(np.count_nonzero(self.blocks == self.cached)),
+            sum(map(now.count, _WAITING)),
+            sum(map(now.count, _RUNNING)),
+            sum(map(now.count, _PARKED)),
+            int(np.count_nonzero(self._blocks == self._free)),
+            int(np.count_nonzero(self._blocks == self._cached)),
         )
+
+    def _moved(self, t: float, name: str | int, states: tuple[str, ...]) -> Iterator[Phase]:
+        phase, before = phase_in(states), self._phases.get(name)
+        if phase == before:
+            return
+        yield Phase(t, str(name), phase, before, self._orders.get(str(name)))
+        if phase in ENDS:
+            self._phases.pop(name, None)
+            self._here.pop(name, None)
+            self._orders.pop(str(name), None)
+        else:
+            self._phases[name] = phase
+
+
+_PARKED, _WAITING = frozenset({"parked"}), frozenset({"queued", "following"})
+_RUNNING = frozenset({"encoding", "staging", "decoding"})
+_NOTHING = Snapshot((), {})
 
 
 def seen(items: Iterable[Item]) -> Iterator[Seen]:
-    """What happens, in order of its end. Memory is that of the requests under way."""
-    state = _State()
+    """What happens in a trace, in order of its end. Memory is that of the requests under way."""
+    tracks = Tracks(None, _NOTHING)
     for item in items:
         if isinstance(item, EventRecord):
-            if item.machine == "request":
-                yield from _moved(state, item)
-            elif item.machine == "block" and item.id == ANY and item.value is not None:
-                ids, _, after = item.value
-                known = ids < len(state.blocks)
-                state.blocks[ids[known]] = after[known]
+            yield from tracks.record(item.t, item.machine, item.id, item.configuration, item.value)
         elif isinstance(item, FileStart):
-            _begin(state, item)
+            tracks.begin(charts_of(item.header, item.path).get("block"), item.snapshot)
         else:
-            yield from _noted(state, item[1], item[2])
-
-
-def _begin(state: _State, start: FileStart) -> None:
-    chart = charts_of(start.header, start.path).get("block")
-    if chart is not None:
-        table = compile_table(chart)
-        state.free, state.cached = table.number("free"), table.number("cached")
-    state.blocks = np.frombuffer(start.snapshot.tables.get("block", b""), np.uint8).copy()
-    machines = [one for one in start.snapshot.machines if one.machine == "request"]
-    state.phases = {
-        one.id: phase_of(EventRecord(0, 0.0, one.machine, one.id, "", 0, one.configuration))
-        for one in machines
-    }
-
-
-def _moved(state: _State, record: EventRecord) -> Iterator[Phase]:
-    phase, before = phase_of(record), state.phases.get(record.id)
-    if phase == before:
-        return
-    name = str(record.id)
-    yield Phase(record.t, name, phase, before, state.orders.get(name))
-    if phase in ENDS:
-        state.phases.pop(record.id, None)
-        state.orders.pop(name, None)
-    else:
-        state.phases[record.id] = phase
-
-
-def _noted(state: _State, t: float, detail: object) -> Iterator[Seen]:
-    if isinstance(detail, Arrival):
-        state.orders[detail.id] = detail.order
-    elif isinstance(detail, Planned):
-        state.rows = detail.rows
-    elif isinstance(detail, Launched):
-        state.flights[detail.number] = (t, detail.lanes, state.rows)
-        yield state.counts(t)
-    elif isinstance(detail, Landed):
-        launched, lanes, rows = state.flights.pop(detail.number, (t - detail.seconds, 0, 0))
-        yield Step(detail.number, launched, t, lanes, rows, detail.seconds)
-    elif isinstance(detail, Encoded):
-        yield Encode(t - detail.seconds, t, detail.request, detail.digest, detail.rows)
-    elif isinstance(detail, Failed):
-        yield Fault(t, detail.slot, detail.what, detail.message)
-    elif isinstance(detail, Gap):
-        yield Lost(t, detail.lost)
-        state.phases.clear()
-        state.flights.clear()
+            yield from tracks.detail(item[1], item[2])

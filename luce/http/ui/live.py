@@ -1,0 +1,139 @@
+"""The running server's event stream for one page, in frames of a twentieth of a second.
+
+Every page takes from the stream by itself, when its connection has room: one that is not read, a stopped tab, is not
+asked for anything, what it misses falls out of the stream's ring, and it is told how much that was. Records become JSON
+on a worker thread.
+"""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from typing import Any
+
+import trio
+
+from luce.actors.service import Service
+from luce.actors.tracing import snapshot
+from luce.charts.loader import chart_names, load_chart
+from luce.http.slots import Slots, SlotsState
+from luce.http.sse import data
+from luce.http.ui.wire import Hello, News, Strip, chart_infos, encode, strip_of
+from luce.replay.tracks import Tracks
+from luce.trace import events
+from luce.trace.events import EventReader
+from luce.trace.schema import Illegal
+
+__all__ = ["FRAME", "LiveEvents"]
+
+FRAME = 0.05
+"""Seconds between two frames."""
+IDLE = 0.25
+"""The same while nothing happens, and between two looks at the slots."""
+MOST_STEPS = 2000
+"""Steps in a frame; of more, those that changed nothing are left out."""
+
+
+class LiveEvents:
+    """An :class:`luce.http.sse.EventSource` on a service's events. Close it when its page is gone."""
+
+    def __init__(self, service: Service, slots: Slots) -> None:
+        self._service = service
+        self._slots = slots
+        self._reader: EventReader = service.events.reader()
+        self._snapshot = snapshot(service)
+        self._tracks = Tracks(load_chart("block"), self._snapshot)
+        self._next_board = 0.0
+        self._wait = 0.0
+
+    def first(self) -> bytes:
+        capabilities = self._service.model.engine.capabilities
+        return data(
+            encode(
+                Hello(
+                    live=True,
+                    now=self._service.events.now(),
+                    wall=time.time(),
+                    model=self._service.model.name,
+                    slots=capabilities.num_slots,
+                    blocks=capabilities.num_blocks,
+                    charts=chart_infos(load_chart(name) for name in chart_names()),
+                    machines=self._snapshot.machines,
+                )
+            )
+        )
+
+    async def next(self) -> bytes:
+        await trio.sleep(self._wait)
+        now = trio.current_time()
+        board = None
+        if now >= self._next_board:
+            board, self._next_board = self._slots.state(), now + IDLE
+        news = self._reader.take()
+        quiet = not (news.entries or news.details or news.lost)
+        self._wait = IDLE if quiet else FRAME
+        return await trio.to_thread.run_sync(
+            partial(self._frame, news, board, self._service.events.now()), abandon_on_cancel=False
+        )
+
+    def close(self) -> None:
+        self._reader.close()
+
+    def _frame(self, news: events.News, board: SlotsState | None, now: float) -> bytes:
+        strips: list[Strip] = []
+        illegal: list[Illegal] = []
+        details = iter(news.details)
+        note = next(details, None)
+        steps = []
+        for number, entry in enumerate(news.entries, news.first):
+            while note is not None and note[0] <= number:
+                self._detail(note, strips, illegal)
+                note = next(details, None)
+            strips += map(strip_of, self._tracks.record(entry[0], entry[1], entry[2], entry[5], _value(entry)))
+            if len(entry) == _PLAIN:
+                steps.append(entry)
+        while note is not None:
+            self._detail(note, strips, illegal)
+            note = next(details, None)
+        kept = steps if len(steps) <= MOST_STEPS else _moves(steps)
+        return data(
+            encode(
+                News(
+                    now=now,
+                    first=news.first,
+                    lost=news.lost,
+                    thinned=len(steps) - len(kept),
+                    steps=kept,
+                    strips=strips,
+                    illegal=tuple(illegal),
+                    board=board,
+                )
+            )
+        )
+
+    def _detail(self, note: events.Note, strips: list[Strip], illegal: list[Illegal]) -> None:
+        _, t, make, given = note
+        made = make(*given)
+        if isinstance(made, Illegal):
+            illegal.append(made)
+        strips += map(strip_of, self._tracks.detail(t, made))
+
+
+_PLAIN = 6
+"""Fields of a step in the stream's ring; one that was read or is of a range has a value behind them."""
+
+
+def _value(entry: tuple[Any, ...]) -> Any:
+    return entry[_PLAIN] if len(entry) > _PLAIN else None
+
+
+def _moves(steps: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """Without those whose machine stood there already."""
+    here: dict[tuple[str, str | int], tuple[str, ...]] = {}
+    kept = []
+    for step in steps:
+        key = (step[1], step[2])
+        if here.get(key) is not step[5]:
+            here[key] = step[5]
+            kept.append(step)
+    return kept[:MOST_STEPS]

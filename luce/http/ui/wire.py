@@ -1,0 +1,97 @@
+"""What the page is told, as JSON in server-sent events: one ``hello``, then ``news``; a saved trace is told the same way.
+
+Times are seconds on the clock of the records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import attrs
+import msgspec
+from msgspec import Struct
+
+from luce.charts.draw import to_dot
+from luce.charts.model import Chart
+from luce.replay.tracks import Seen
+from luce.trace.schema import LiveMachine
+
+__all__ = ["ChartInfo", "End", "Hello", "Illegal", "News", "Strip", "chart_infos", "encode", "strip_of"]
+
+Strip = tuple[Any, ...]
+"""A name of :data:`luce.replay.tracks.Seen` in lower case, then its fields in their order."""
+
+StepFields = tuple[Any, ...]
+"""Of :class:`luce.trace.events.EventRecord` without number and value: time, machine, id, event, guard bits, states."""
+
+
+class ChartInfo(Struct, frozen=True):
+    name: str
+    dot: str
+    """Graphviz' text, with a state's name as its id."""
+    states: tuple[str, ...]
+    guards: tuple[str, ...]
+    """In the order of their bits."""
+
+
+class Hello(Struct, frozen=True, kw_only=True, tag_field="kind", tag="hello"):
+    live: bool
+    """False: a saved trace."""
+    now: float
+    wall: float
+    """Unix seconds at ``now``."""
+    model: str
+    slots: int
+    blocks: int
+    charts: tuple[ChartInfo, ...]
+    machines: tuple[LiveMachine, ...]
+    """Under way now."""
+    options: dict[str, Any] = {}
+
+
+class Illegal(Struct, frozen=True):
+    """An event that the chart forbids where its machine stood, or a record that does not follow from those before."""
+
+    t: float
+    machine: str
+    id: str | int
+    event: str
+    states: tuple[str, ...]
+    why: str
+
+
+class News(Struct, frozen=True, kw_only=True, tag_field="kind", tag="news"):
+    now: float
+    first: int
+    """Number of the first of ``steps``."""
+    lost: int = 0
+    """Records that came too fast for this page."""
+    thinned: int = 0
+    """Steps that are left out because there were too many: of those that led nowhere else."""
+    steps: list[StepFields] = []
+    strips: list[Strip] = []
+    illegal: tuple[Illegal, ...] = ()
+    board: Any = None
+    """Slots and requests as at ``GET /slots``, a few times a second."""
+
+
+class End(Struct, frozen=True, tag_field="kind", tag="end"):
+    """Of a saved trace."""
+
+    records: int
+    more: bool
+    """It goes on behind what was shown."""
+    warnings: tuple[str, ...] = ()
+
+
+def chart_infos(charts: Iterable[Chart]) -> tuple[ChartInfo, ...]:
+    return tuple(ChartInfo(one.name, to_dot(one, ids=True), one.states, one.guard_order) for one in charts)
+
+
+def strip_of(one: Seen) -> Strip:
+    fields = attrs.astuple(one, recurse=False)
+    return (type(one).__name__.lower(), *(value.hex() if isinstance(value, bytes) else value for value in fields))
+
+
+encode = msgspec.json.Encoder().encode
