@@ -30,7 +30,7 @@ from luce.actors.step_loop import LoopGuards, StepLoop
 from luce.actors.submission import Handle, Submission
 from luce.actors.timers import Timers
 from luce.actors.token_buffer import End
-from luce.actors.tracing import arrival, refused, snapshot, trace_header
+from luce.actors.tracing import arrival, refused, snapshot, tell_illegal_events, trace_header
 from luce.actors.wiring import Wiring
 from luce.charts.interpreter import Machine, Send
 from luce.charts.loader import load_chart
@@ -142,7 +142,8 @@ class Service:
                 self._feed("weights.loaded")
                 self._feed("warm")
                 task_status.started()
-        except BaseException:
+        except BaseException as error:
+            tell_illegal_events(self.events, error)
             if not self.machine.finished:
                 self._feed("fault")
             raise

@@ -19,6 +19,7 @@ from luce.actors.submission import Submission
 from luce.charts.interpreter import Machine
 from luce.charts.loader import chart_names, chart_path, load_chart
 from luce.engines.seam import Outcome, PatchImage, SlotWork
+from luce.errors import IllegalEvent
 from luce.sampling.parameters import SamplingParams
 from luce.scheduling.block_states import BlockChanges
 from luce.scheduling.state import Decision, Grant, LoopState, Park, Policy, Resume
@@ -30,6 +31,7 @@ from luce.trace.schema import (
     Encoded,
     Failed,
     Header,
+    Illegal,
     Landed,
     Launched,
     LiveMachine,
@@ -47,12 +49,14 @@ __all__ = [
     "arrival",
     "encoded",
     "failed",
+    "illegal",
     "landed",
     "launched",
     "planned",
     "recorded_policy",
     "refused",
     "snapshot",
+    "tell_illegal_events",
     "trace_header",
 ]
 
@@ -126,6 +130,19 @@ def landed(number: int, seconds: float, outcomes: Sequence[Outcome] | None) -> L
 
 def failed(slot: int, what: str, message: str) -> Failed:
     return Failed(slot, what, message)
+
+
+def illegal(machine: str, event: str, configuration: tuple[str, ...]) -> Illegal:
+    return Illegal(machine, event, configuration)
+
+
+def tell_illegal_events(events: EventStream, error: BaseException) -> None:
+    """Note every :class:`IllegalEvent` that ``error`` is, or is made of."""
+    if isinstance(error, BaseExceptionGroup):
+        for part in error.exceptions:
+            tell_illegal_events(events, part)
+    elif isinstance(error, IllegalEvent):
+        events.detail(illegal, error.machine, error.event, error.configuration)
 
 
 def encoded(request: str, digest: bytes, seconds: float, rows: int) -> Encoded:

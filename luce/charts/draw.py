@@ -21,12 +21,16 @@ _HEADER = """\
 _ACTIVE = "gold"
 
 
-def to_dot(chart: Chart, active: Collection[str] = ()) -> str:
-    """The chart as one DOT digraph. States in `active` are filled, so a running machine can be shown."""
+def to_dot(chart: Chart, active: Collection[str] = (), *, ids: bool = False) -> str:
+    """The chart as one DOT digraph. States in `active` are filled, so a running machine can be shown.
+
+    Args:
+        ids: what is drawn of a state gets the id `state-NAME`, for those who work on the picture.
+    """
     root = chart.nodes[0]
     lines = [f"digraph {_quote(chart.name)} {{", _HEADER.rstrip()]
     for child in root.children:
-        lines += _state(chart, chart.nodes[child], active, "  ")
+        lines += _state(chart, chart.nodes[child], active, "  ", ids)
     lines += _initial(chart, root, "  ")
     for node in chart.nodes:
         for transition in node.transitions:
@@ -34,19 +38,22 @@ def to_dot(chart: Chart, active: Collection[str] = ()) -> str:
     return "\n".join([*lines, "}", ""])
 
 
-def _state(chart: Chart, node: State, active: Collection[str], indent: str) -> Iterator[str]:
+def _state(chart: Chart, node: State, active: Collection[str], indent: str, ids: bool) -> Iterator[str]:
     fill = _ACTIVE if node.id in active else "white"
     label = _quote("\n".join([node.id, *_inside(node)]), left=len(_inside(node)) > 0)
     if not node.children:
         shape = ", peripheries=2" if node.kind is Kind.FINAL else ""
-        yield f"{indent}{_quote(node.id)} [label={label}, fillcolor={fill}{shape}];"
+        name = f", id={_quote('state-' + node.id)}" if ids else ""
+        yield f"{indent}{_quote(node.id)} [label={label}, fillcolor={fill}{shape}{name}];"
         return
     region = chart.nodes[node.parent].kind is Kind.PARALLEL
     style = "rounded,dashed" if region else "rounded"
     yield f"{indent}subgraph {_quote('cluster_' + node.id)} {{"
     yield f'{indent}  label={label}; style="{style}"; color={"goldenrod" if node.id in active else "gray40"};'
+    if ids:
+        yield f"{indent}  id={_quote('state-' + node.id)};"
     for child in node.children:
-        yield from _state(chart, chart.nodes[child], active, indent + "  ")
+        yield from _state(chart, chart.nodes[child], active, indent + "  ", ids)
     for history in node.histories:
         name, letter = chart.nodes[history].id, "H*" if chart.nodes[history].deep else "H"
         yield f"{indent}  {_quote(name)} [label={_quote(letter)}, shape=circle];"

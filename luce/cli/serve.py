@@ -103,6 +103,9 @@ class HttpFlags:
             help="Origin of web pages that may ask, as https://chat.example.org, or * for all; can be repeated.",
         ),
     ] = ()
+    ui: Annotated[
+        bool, Parameter(group=HTTP, help="Serve the page that shows charts, slots and a timeline, at /ui.")
+    ] = HTTP_DEFAULTS.ui
     max_body: Annotated[int, SIZE, Parameter(group=HTTP, help="Largest request body.")] = (
         HTTP_DEFAULTS.max_body_bytes
     )
@@ -149,6 +152,7 @@ class HttpFlags:
             port=self.port,
             aliases=self.alias,
             api_keys=read_keys(self.api_key, self.api_key_file),
+            ui=self.ui,
             cors_origins=origins(self.cors_origin),
             max_body_bytes=self.max_body,
             max_buffered_bytes=self.max_buffered_bodies,

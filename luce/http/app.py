@@ -33,6 +33,8 @@ from luce.http.props import Props
 from luce.http.request_log import record_of
 from luce.http.running import cancel, request_ids
 from luce.http.slots import Slots
+from luce.http.ui.files import is_page_file
+from luce.http.ui.routes import install_page
 
 __all__ = ["create_app"]
 
@@ -62,7 +64,7 @@ def create_app(service: Service, model: LoadedModel, options: HttpOptions) -> Ap
     install_error_handlers(app)
     install_address_errors(app)
     install_cors(app, options.cors_origins)  # a preflight comes without a key
-    install_keys(app, ApiKeys(options.api_keys))
+    install_keys(app, ApiKeys(options.api_keys), is_page_file if options.ui else lambda path: False)
     install_checks(app)
     _install_health(app, service)
     answering = Answering(service, model, options)
@@ -160,6 +162,9 @@ def _install_operation(app: App, service: Service, model: LoadedModel, options: 
         if wish not in ("0", "1"):
             raise RequestError(f"fail_on_no_slot must be 0 or 1, not {quoted(wish)}", field="fail_on_no_slot")
         return await slots(request_ids(app.records), fail_when_full=wish == "1")
+
+    if options.ui:
+        install_page(app, service, slots, lambda: request_ids(app.records), options)
 
     @app.post("/v1/requests/<given:id>/cancel")
     async def cancel_request(id: str) -> Response:  # noqa: A002 - as the address is documented

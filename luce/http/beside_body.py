@@ -15,6 +15,7 @@ _BETA = frozenset({"beta"})
 
 QUERY: Mapping[str, frozenset[str]] = {
     "/slots": frozenset({"fail_on_no_slot"}),
+    "/ui/trace": frozenset({"skip"}),
     "/v1/messages": _BETA,
     "/v1/messages/count_tokens": _BETA,
 }

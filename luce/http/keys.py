@@ -7,7 +7,7 @@ No key, and nothing that was sent in one's place, is ever part of a message or o
 from __future__ import annotations
 
 import hmac
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from hashlib import sha256
 
 from quart import Quart, Request, Response, request
@@ -41,14 +41,18 @@ class ApiKeys:
         return found
 
 
-def install_keys(app: Quart, keys: ApiKeys) -> None:
-    """Answer 401 to requests without a key, before anything of them is read. Without keys everybody may ask."""
+def install_keys(app: Quart, keys: ApiKeys, is_open: Callable[[str], bool]) -> None:
+    """Answer 401 to requests without a key, before anything of them is read. Without keys everybody may ask.
+
+    Args:
+        is_open: may anybody ask for this path, as for the probes?
+    """
     if not len(keys):
         return
 
     @app.before_request
     async def check() -> Response | None:
-        if request.path in PROBES:
+        if request.path in PROBES or is_open(request.path):
             return None
         given = list(_given(request._get_current_object()))  # type: ignore[attr-defined]
         if any(keys.hold(one) for one in given):

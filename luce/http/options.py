@@ -23,6 +23,8 @@ class HttpOptions:
     """More model names that requests may use, beside the served one."""
     api_keys: tuple[str, ...] = attrs.field(default=(), repr=False)
     """Keys of which every request but a probe must show one; none for an open server. Never shown."""
+    ui: bool = True
+    """Serve the page at /ui."""
     cors_origins: tuple[str, ...] = ()
     """Origins of web pages that browsers may let ask, or ``*``; none by default."""
     tls: ssl.SSLContext | None = attrs.field(default=None, repr=False)

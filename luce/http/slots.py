@@ -62,14 +62,17 @@ class Slots:
             names: request ids by ids of answers.
             fail_when_full: answer 503 when no slot is free, as llama.cpp does for ``fail_on_no_slot``.
         """
-        memory = self._service.loop.memory
-        free = len(memory.free_slots)
-        if fail_when_full and not free:
+        body = self.state(names)
+        if fail_when_full and not body.free:
             return error_response(CapacityError("no slot is free"))
+        return Response(msgspec.json.encode(body), content_type="application/json")
+
+    def state(self, names: Mapping[str, str]) -> SlotsState:
+        """How everything stands now. ``names``: request ids by ids of answers."""
+        memory = self._service.loop.memory
         now = trio.current_time()
         requests = [_state(live, names.get(str(key)), now) for key, live in self._tallies.live.items()]
-        body = SlotsState(memory.capabilities.num_slots, free, requests)
-        return Response(msgspec.json.encode(body), content_type="application/json")
+        return SlotsState(memory.capabilities.num_slots, len(memory.free_slots), requests)
 
 
 def _state(live: LiveRequest, request_id: str | None, now: float) -> RequestState:

@@ -52,6 +52,7 @@ class EventBody(ResponseBody):
     Args:
         keep_alive: seconds of silence after which ``silence`` is sent.
         broken: the last events of a stream that cannot be finished.
+        close: called when nobody reads any more, however it came to that.
     """
 
     def __init__(
@@ -61,11 +62,13 @@ class EventBody(ResponseBody):
         *,
         silence: bytes = KEEP_ALIVE,
         broken: Callable[[Exception], bytes] = openai_error,
+        close: Callable[[], None] | None = None,
     ) -> None:
         self._source = source
         self._keep_alive = keep_alive
         self._silence = silence
         self._broken = broken
+        self._close = close
         self._started = False
         self._ended = False
 
@@ -75,7 +78,8 @@ class EventBody(ResponseBody):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        return None
+        if self._close is not None:
+            self._close()
 
     def __aiter__(self) -> AsyncIterator[bytes]:
         return self
@@ -106,9 +110,10 @@ def event_response(
     *,
     silence: bytes = KEEP_ALIVE,
     broken: Callable[[Exception], bytes] = openai_error,
+    close: Callable[[], None] | None = None,
 ) -> Response:
     """The events of a source as an answer; the arguments are :class:`EventBody`'s."""
-    body = EventBody(source, keep_alive, silence=silence, broken=broken)
+    body = EventBody(source, keep_alive, silence=silence, broken=broken, close=close)
     response = Response(body, content_type="text/event-stream; charset=utf-8")
     response.headers["Cache-Control"] = "no-cache"
     response.headers["X-Accel-Buffering"] = "no"

@@ -26,7 +26,7 @@ from luce.charts.table import ChartTable, compile_table
 from luce.errors import ChartError, IllegalEvent, TraceFileError
 from luce.trace.events import ANY, EventRecord
 from luce.trace.reader import FileStart, Item
-from luce.trace.schema import Gap, Header
+from luce.trace.schema import Gap, Header, Illegal
 
 __all__ = ["CONTEXT", "Checker", "Divergence", "SecondOpinion", "charts_of", "first_divergence"]
 
@@ -141,7 +141,17 @@ class Checker:
             self._expected = None
             self._forget()
             self._adopts = True
+        elif isinstance(item[2], Illegal):
+            return self._forbidden(item[0], item[1], item[2])
         return None
+
+    def _forbidden(self, seq: int, t: float, fault: Illegal) -> Divergence:
+        """The server that recorded this has ended by it."""
+        machine, _, name = fault.machine.partition(" ")
+        ids = [one for (chart, one) in self._live if chart == machine and str(one) == name]
+        record = EventRecord(seq, t, machine, ids[0] if ids else name, fault.event, 0, fault.configuration)
+        why = "its chart has no transition for this event there; the server ended by it"
+        return Divergence(record, why, self._recent(machine, record.id))
 
     def _forget(self) -> None:
         self._live.clear()

@@ -21,6 +21,7 @@ __all__ = [
     "Failed",
     "Gap",
     "Header",
+    "Illegal",
     "Landed",
     "Launched",
     "LiveMachine",
@@ -233,10 +234,19 @@ class Gap(msgspec.Struct, frozen=True, tag="gap"):
     lost: int
 
 
+class Illegal(msgspec.Struct, frozen=True, tag="illegal"):
+    """A machine was fed an event that its chart forbids where it stood; it did not change. The server ends by it."""
+
+    machine: str
+    """Chart and id, with a blank between."""
+    event: str
+    configuration: tuple[str, ...]
+
+
 class Unknown(msgspec.Struct, frozen=True):
     """A kind that came with a later luce."""
 
     tag: str
 
 
-Detail = Arrival | Refused | Planned | Launched | Landed | Failed | Encoded | Gap
+Detail = Arrival | Refused | Planned | Launched | Landed | Failed | Encoded | Gap | Illegal

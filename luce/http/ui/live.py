@@ -8,6 +8,7 @@ on a worker thread.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -18,11 +19,10 @@ from luce.actors.tracing import snapshot
 from luce.charts.loader import chart_names, load_chart
 from luce.http.slots import Slots, SlotsState
 from luce.http.sse import data
-from luce.http.ui.wire import Hello, News, Strip, chart_infos, encode, strip_of
+from luce.http.ui.wire import Hello, Illegal, News, Strip, chart_infos, encode, forbidden, strip_of
 from luce.replay.tracks import Tracks
-from luce.trace import events
+from luce.trace import events, schema
 from luce.trace.events import EventReader
-from luce.trace.schema import Illegal
 
 __all__ = ["FRAME", "LiveEvents"]
 
@@ -37,8 +37,10 @@ MOST_STEPS = 2000
 class LiveEvents:
     """An :class:`luce.http.sse.EventSource` on a service's events. Close it when its page is gone."""
 
-    def __init__(self, service: Service, slots: Slots) -> None:
+    def __init__(self, service: Service, slots: Slots, names: Callable[[], Mapping[str, str]]) -> None:
+        """``names``: request ids by ids of answers."""
         self._service = service
+        self._names = names
         self._slots = slots
         self._reader: EventReader = service.events.reader()
         self._snapshot = snapshot(service)
@@ -68,7 +70,7 @@ class LiveEvents:
         now = trio.current_time()
         board = None
         if now >= self._next_board:
-            board, self._next_board = self._slots.state(), now + IDLE
+            board, self._next_board = self._slots.state(self._names()), now + IDLE
         news = self._reader.take()
         quiet = not (news.entries or news.details or news.lost)
         self._wait = IDLE if quiet else FRAME
@@ -89,7 +91,9 @@ class LiveEvents:
             while note is not None and note[0] <= number:
                 self._detail(note, strips, illegal)
                 note = next(details, None)
-            strips += map(strip_of, self._tracks.record(entry[0], entry[1], entry[2], entry[5], _value(entry)))
+            strips += map(
+                strip_of, self._tracks.record(entry[0], entry[1], entry[2], entry[5], _value(entry))
+            )
             if len(entry) == _PLAIN:
                 steps.append(entry)
         while note is not None:
@@ -114,8 +118,8 @@ class LiveEvents:
     def _detail(self, note: events.Note, strips: list[Strip], illegal: list[Illegal]) -> None:
         _, t, make, given = note
         made = make(*given)
-        if isinstance(made, Illegal):
-            illegal.append(made)
+        if isinstance(made, schema.Illegal):
+            illegal.append(forbidden(t, made))
         strips += map(strip_of, self._tracks.detail(t, made))
 
 

@@ -1,4 +1,4 @@
-"""What the page is told, as JSON in server-sent events: one ``hello``, then ``news``; a saved trace is told the same way.
+"""What the page is told, as JSON in server-sent events: one ``hello``, then ``news``; a saved trace is told the same.
 
 Times are seconds on the clock of the records.
 """
@@ -15,12 +15,26 @@ from msgspec import Struct
 from luce.charts.draw import to_dot
 from luce.charts.model import Chart
 from luce.replay.tracks import Seen
+from luce.trace import schema
 from luce.trace.schema import LiveMachine
 
-__all__ = ["ChartInfo", "End", "Hello", "Illegal", "News", "Strip", "chart_infos", "encode", "strip_of"]
+__all__ = [
+    "ChartInfo",
+    "End",
+    "Hello",
+    "Illegal",
+    "News",
+    "Strip",
+    "chart_infos",
+    "encode",
+    "forbidden",
+    "strip_of",
+]
 
 Strip = tuple[Any, ...]
 """A name of :data:`luce.replay.tracks.Seen` in lower case, then its fields in their order."""
+
+FORBIDDEN = "the chart has no transition for this event there"
 
 StepFields = tuple[Any, ...]
 """Of :class:`luce.trace.events.EventRecord` without number and value: time, machine, id, event, guard bits, states."""
@@ -61,6 +75,11 @@ class Illegal(Struct, frozen=True):
     why: str
 
 
+def forbidden(t: float, fault: schema.Illegal) -> Illegal:
+    machine, _, name = fault.machine.partition(" ")
+    return Illegal(t, machine, name, fault.event, fault.configuration, FORBIDDEN)
+
+
 class News(Struct, frozen=True, kw_only=True, tag_field="kind", tag="news"):
     now: float
     first: int
@@ -91,7 +110,10 @@ def chart_infos(charts: Iterable[Chart]) -> tuple[ChartInfo, ...]:
 
 def strip_of(one: Seen) -> Strip:
     fields = attrs.astuple(one, recurse=False)
-    return (type(one).__name__.lower(), *(value.hex() if isinstance(value, bytes) else value for value in fields))
+    return (
+        type(one).__name__.lower(),
+        *(value.hex() if isinstance(value, bytes) else value for value in fields),
+    )
 
 
 encode = msgspec.json.Encoder().encode
