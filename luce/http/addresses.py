@@ -56,4 +56,5 @@ def addresses(app: Quart) -> list[str]:
     return [
         " ".join((listed(sorted((rule.methods or set()) - _IMPLIED)), address(rule.rule)))
         for rule in app.url_map.iter_rules()
+        if not rule.rule.startswith("/ui/")  # what the page at /ui asks for
     ]

@@ -52,7 +52,7 @@ HAS = (
     "POST /tokenize, POST /detokenize, POST /apply-template, "
     "POST /v1/tokenize, POST /v1/detokenize, POST /v1/apply-template, "
     "GET /v1/models, GET /v1/models/{name}, POST /v1/messages, POST /v1/messages/count_tokens, "
-    "GET /metrics, GET /openapi.json, GET /props, GET /slots, "
+    "GET /metrics, GET /openapi.json, GET /props, GET /slots, GET /ui, "
     "POST /v1/requests/{id}/cancel, DELETE /v1/requests/{id}"
 )
 
