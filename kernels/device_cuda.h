@@ -56,6 +56,7 @@ DEVICE u32 atomic_max(u32* at, u32 v) { return atomicMax(at, v); }
 DEVICE u64 atomic_max(u64* at, u64 v) { return atomicMax(at, v); }
 DEVICE u32 atomic_or(u32* at, u32 v) { return atomicOr(at, v); }
 DEVICE void fence_device() { __threadfence(); }
+DEVICE void fence_block() { __threadfence_block(); }
 
 DEVICE f32 add(f32 a, f32 b) { return __fadd_rn(a, b); }
 DEVICE f32 sub(f32 a, f32 b) { return __fsub_rn(a, b); }

@@ -57,6 +57,7 @@ DEVICE u32 atomic_max(u32* at, u32 v) { return __hip_atomic_fetch_max(at, v, __A
 DEVICE u64 atomic_max(u64* at, u64 v) { return __hip_atomic_fetch_max(at, v, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT); }
 DEVICE u32 atomic_or(u32* at, u32 v) { return __hip_atomic_fetch_or(at, v, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT); }
 DEVICE void fence_device() { __builtin_amdgcn_fence(__ATOMIC_SEQ_CST, "agent"); }
+DEVICE void fence_block() { __builtin_amdgcn_fence(__ATOMIC_ACQ_REL, "workgroup"); }
 
 DEVICE f32 add(f32 a, f32 b) { return a + b; }
 DEVICE f32 sub(f32 a, f32 b) { return a - b; }

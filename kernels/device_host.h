@@ -354,6 +354,7 @@ DEVICE u32 atomic_max(u32* at, u32 v) { return luce_atomic_max(at, v); }
 DEVICE u64 atomic_max(u64* at, u64 v) { return luce_atomic_max(at, v); }
 DEVICE u32 atomic_or(u32* at, u32 v) { return __atomic_fetch_or(at, v, __ATOMIC_ACQ_REL); }
 DEVICE void fence_device() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+DEVICE void fence_block() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 
 // Compiled with -ffp-contract=off.
 DEVICE f32 add(f32 a, f32 b) { return a + b; }

@@ -1,0 +1,248 @@
+// Weight GEMM for few rows, where reading the weights is what costs: y[row, n] = sum over k of x[row, k] W[n, k].
+//
+// A unit of work is a chunk of 1,024 K of a row-block: up to four records, which lie together. Units are numbered row-block
+// by row-block; a CTA has a run of them and deals them to its warps in turn. Each warp takes its records through a ring of
+// its own in shared memory by bulk copies and multiplies them with the activations, which the whole CTA keeps in shared memory.
+// The partial sums of a row-block meet in shared memory, and whichever warp comes last adds them up in ascending order. A row-block that two
+// CTAs share meets in device memory; a CTA does its shared units first, so that nobody waits for them at the end. Where the
+// activations are too many for shared memory, a CTA takes a slice of the chunks (and all row-blocks are shared).
+//
+// None of that touches the tree: which warp, CTA or slice a unit falls to changes no bit.
+#include "activation.h"
+#include "gemm_tile.h"
+
+#ifndef WARPS
+#error "WARPS: of a CTA"
+#endif
+#ifndef EPILOGUE
+#error "EPILOGUE: EPILOGUE_..."
+#endif
+#define EPILOGUE_STORE 0    // y = product
+#define EPILOGUE_ADD 1      // y = add(y, product)
+#define EPILOGUE_SWIGLU 2   // h = bf16 of silu(gate) up, as activations: a row-block is 8 rows of the gate and the same 8 of up
+#ifndef CTAS
+#define CTAS 1              // that should fit on a multiprocessor
+#endif
+#if FORMAT == FORMAT_BF16
+#define PIECES 2            // of a record, each one stage
+#else
+#define PIECES 1
+#endif
+#define PIECE_BYTES (RECORD_BYTES / PIECES)
+#define QUARTERS (4 / PIECES)
+
+#if HAS_BULK
+
+// y f32 [.][y_stride]; h: the activations of the next GEMM, depth h_depth (EPILOGUE_SWIGLU). parts, counts: scratch for shared row-blocks,
+// counts zero before and after. Of the first `n` rows of W and the first `rows` of x something is written. slice: chunks of
+// a slice; aligned: CTAs take whole row-blocks. stages: pieces of a warp's ring. slots: row-blocks of a CTA whose partial sums
+// can be under way.
+LUCE_KERNEL_RESIDENT(gemm_decode, WARPS * WARP, CTAS)
+(const u8* RESTRICT x, const u8* RESTRICT w, f32* y, u16* h, f32* parts, u32* counts, i32 rows, i32 n, i32 y_stride, i32 h_depth,
+ i32 row_blocks, i32 records, i32 slice, i32 aligned, i32 stages, i32 slots) {
+  const i32 lane = ::lane(), warp = ::warp(), depth = records * RECORD_DEPTH, chunks = ceil_div(records, 4);
+  const bool sliced = slice < chunks;
+  i32 cta = block_x(), ctas = grid_x(), first_chunk = 0, width = chunks;
+  if (sliced) {  // CTAs in proportion to the chunks of a slice
+    for (i32 at = 0;; at += slice) {
+      i32 end = min_(chunks, at + slice);
+      i32 low = (i32)((i64)grid_x() * at / chunks), high = (i32)((i64)grid_x() * end / chunks);
+      if (block_x() < high) {
+        first_chunk = at, width = end - at, cta = block_x() - low, ctas = high - low;
+        break;
+      }
+    }
+  }
+  // The CTA's units, begin .. end - 1; of those the last ones, of a row-block that the next CTA shares, come first.
+  const i32 units = row_blocks * width;
+  const i32 begin = aligned ? (i32)((i64)row_blocks * cta / ctas) * width : (i32)((i64)units * cta / ctas);
+  const i32 end = aligned ? (i32)((i64)row_blocks * (cta + 1) / ctas) * width : (i32)((i64)units * (cta + 1) / ctas);
+  const i32 first_whole = ceil_div(begin, width), last_block = end / width;
+  const i32 tail = last_block >= first_whole ? end - last_block * width : 0, count = end - begin;
+  const u32 divisor = width == 1 ? 0 : 0xffffffffu / (u32)width + 1;
+  auto unit_at = [&](i32 i, i32& block, i32& chunk) {
+    i32 u = i < tail ? end - tail + i : begin + i - tail;
+    block = width == 1 ? u : (i32)mul_high((u32)u, divisor);
+    chunk = u - block * width;
+  };
+  auto records_of = [&](i32 chunk) { return min_(4, records - (first_chunk + chunk) * 4); };
+
+  // shared memory: rings, activations, sums, partial sums, counters, barriers
+  u8* memory = shared_memory();
+  u8* ring = memory + warp * (stages * PIECE_BYTES);
+  u8* xs = memory + WARPS * stages * PIECE_BYTES;
+  const i32 resident = min_(slice * CHUNK_DEPTH, depth) * ROWS * 2;
+  u8* sums = xs + resident;
+  f32* partials = (f32*)(sums + (MINIMA ? resident / 16 : 0));
+  u64* free_slots = (u64*)(partials + max_(sliced ? 0 : slots * chunks, WARPS) * PARTIAL);
+  u64* x_bar = free_slots + slots;
+  u64* bars = x_bar + 1 + warp * stages;
+  u32* counters = (u32*)(x_bar + 1 + WARPS * stages);
+
+  // The ring: which unit, and how much of it, is loaded next.
+  i32 load_unit = warp, load_left = 0;
+  const u8* load_at = nullptr;
+  auto next_load = [&] {
+    if (load_unit < count) {
+      i32 block, chunk;
+      unit_at(load_unit, block, chunk);
+      load_at = w + ((i64)block * records + (first_chunk + chunk) * 4) * RECORD_BYTES;
+      load_left = records_of(chunk) * PIECES;
+    }
+    load_unit += WARPS;
+  };
+  auto load = [&](i32 stage) {  // lane 0
+    if (load_left == 0) return;
+    bar_expect(bars + stage, PIECE_BYTES);
+    bulk_load(ring + stage * PIECE_BYTES, load_at, PIECE_BYTES, bars + stage);
+    load_at += PIECE_BYTES;
+    if (--load_left == 0) next_load();
+  };
+  if (lane == 0) {
+    next_load();
+    for (i32 i = 0; i < stages; i++) bar_init(bars + i, 1);
+    bar_init_fence();
+    for (i32 i = 0; i < stages; i++) load(i);
+  }
+  if (thread() == 0) {
+    bar_init(x_bar, 1);
+    for (i32 i = 0; i < slots; i++) bar_init(free_slots + i, 1), counters[i] = 0;
+    bar_init_fence();
+  }
+  pdl_launch();
+  pdl_wait();
+  sync_block();
+  if (thread() == 0) {
+    const i32 bytes = min_(width * CHUNK_DEPTH, depth - first_chunk * CHUNK_DEPTH) * ROWS * 2;
+    const u8* from = x + (i64)first_chunk * CHUNK_DEPTH * ROWS * 2;
+    bar_expect(x_bar, (u32)(MINIMA ? bytes + bytes / 16 : bytes));
+    for (i32 at = 0; at < bytes; at += 16384) bulk_load(xs + at, from + at, (u32)min_(16384, bytes - at), x_bar);
+    if (MINIMA) bulk_load(sums, x + (i64)depth * ROWS * 2 + (i64)first_chunk * (CHUNK_DEPTH * ROWS / 8), (u32)bytes / 16, x_bar);
+  }
+  bar_wait(x_bar, 0);
+
+  const u8* my_x = xs + lane_activations(lane);
+  const u8* my_sums = sums + lane_sums(lane);
+  i32 stage = 0;
+  u32 phase = 0;
+  for (i32 i = warp; i < count; i += WARPS) {
+    i32 block, chunk;
+    unit_at(i, block, chunk);
+    const i32 pieces = records_of(chunk) * PIECES;
+    const u8* at_x = my_x + chunk * (CHUNK_DEPTH * ROWS * 2);
+    const u8* at_sums = my_sums + chunk * (CHUNK_DEPTH * ROWS / 8);
+    Tile p;
+    clear(p);
+    NO_UNROLL
+    for (i32 piece = 0; piece < pieces; piece++) {
+      const u8* record = ring + stage * PIECE_BYTES;
+      bar_wait(bars + stage, phase);
+      Scales scales;
+      load_scales(record, lane, scales);
+#if SCALED
+      Tile c;
+      clear(c);
+#else
+      Tile& c = p;
+#endif
+      UNROLL
+      for (int quarter = 0; quarter < QUARTERS; quarter++) {
+        u32 a[4][4];
+        load_weights(record, scales, lane, quarter, a);
+        multiply(c, a, at_x + quarter * (64 * ROWS * 2));
+      }
+#if SCALED
+      add_record(p, c, record, at_sums, lane);
+      at_sums += ROWS * SUM_BYTES;
+#endif
+      at_x += QUARTERS * 64 * ROWS * 2;
+      sync_warp();
+      if (lane == 0) load(stage);
+      if (++stage == stages) stage = 0, phase ^= 1;
+    }
+
+    // The partial sum to where those of its row-block meet; the last one adds them up.
+    const bool shared = sliced || block * width < begin || (block + 1) * width > end;
+    f32 t[MERGED];
+    UNROLL
+    for (int v = 0; v < MERGED; v++) t[v] = 0.0f;
+    if (shared) {
+      // of the row-blocks that CTAs share, each is the last of one CTA
+      i64 place = sliced ? block : (((i64)block * width + 1) * ctas - 1) / units;
+      f32* mine = parts + place * chunks * PARTIAL;
+      put_partial(mine + (first_chunk + chunk) * PARTIAL, p, lane);
+      fence_device();
+      sync_warp();
+      u32 before = 0;
+      if (lane == 0) before = atomic_add(counts + place, 1u);
+      if (shfl(before, 0) != (u32)chunks - 1) continue;
+      fence_device();
+      for (i32 c = 0; c < chunks; c++) take_partial(t, (const f32*)mine + c * PARTIAL, lane);
+      if (lane == 0) counts[place] = 0;
+    } else if (width > 1) {
+      const i32 nth = block - first_whole, slot = nth % slots, use = nth / slots;
+      f32* mine = partials + slot * width * PARTIAL;
+      if (use > 0) bar_wait(free_slots + slot, (u32)(use - 1) & 1u);
+      put_partial(mine + chunk * PARTIAL, p, lane);
+      fence_block();
+      sync_warp();
+      u32 before = 0;
+      if (lane == 0) before = atomic_add(counters + slot, 1u);
+      if (shfl(before, 0) != (u32)width - 1) continue;
+      fence_block();
+      for (i32 c = 0; c < width; c++) take_partial(t, mine + c * PARTIAL, lane);
+      sync_warp();
+      if (lane == 0) {
+        counters[slot] = 0;
+        fence_block();
+        bar_arrive(free_slots + slot);
+      }
+    } else {
+      f32* mine = partials + warp * PARTIAL;
+      put_partial(mine, p, lane);
+      sync_warp();
+      take_partial(t, mine, lane);
+      sync_warp();
+    }
+
+#if EPILOGUE == EPILOGUE_SWIGLU
+    const Activations next = {h, ROWS, 0, h_depth};
+    UNROLL
+    for (int v = 0; v < MERGED; v++) {
+      i32 row, index;
+      merged_place(v, lane, row, index);
+#if ROWS <= 2
+      f32 up = shfl_xor(t[v], 8 * ROWS);
+#elif ROWS == 4
+      f32 up = t[v | 1];
+#else
+      f32 up = t[v | 2];
+#endif
+      i32 k = block * 8 + index;
+      if (index < 8 && lane < PARTIAL && row < rows && 2 * k < n) next.at[activation_index(next, row, k)] = f32_to_bf16(mul(silu_(t[v]), up));
+    }
+#else
+    UNROLL
+    for (int v = 0; v < MERGED; v++) {
+      i32 row, index;
+      merged_place(v, lane, row, index);
+      index += block * ROW_BLOCK;
+      if (lane < PARTIAL && row < rows && index < n) {
+        f32* to = y + (i64)row * y_stride + index;
+        *to = EPILOGUE == EPILOGUE_ADD ? add(*to, t[v]) : t[v];
+      }
+    }
+#endif
+  }
+#if EPILOGUE == EPILOGUE_SWIGLU
+  if (block_x() == 0) {  // padding of the next GEMM's K
+    const Activations next = {h, ROWS, 0, h_depth};
+    const i32 first = n / 2, pad = h_depth - first;
+    for (i32 i = thread(); i < pad * rows; i += block_threads()) next.at[activation_index(next, i / pad, first + i % pad)] = 0;
+  }
+#endif
+}
+#else
+LUCE_KERNEL(gemm_decode, 32)(const u8*) { trap("gemm_decode needs bulk copies; gemm_plain is for this device"); }
+#endif
+LUCE_EXPORT(gemm_decode)

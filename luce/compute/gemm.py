@@ -1,0 +1,146 @@
+"""A weight matrix on a device and its products with few rows."""
+
+from __future__ import annotations
+
+import enum
+import functools
+from typing import Any
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+
+from luce.compute.activations import padded_depth
+from luce.compute.device import Device
+from luce.compute.gemm_plan import DecodePlan, plan_decode
+from luce.compute.packing import ROW_BLOCK, pack_rows, packed_shape, stored_format
+
+__all__ = ["Epilogue", "GemmScratch", "WeightMatrix", "scratch_for"]
+
+U8 = npt.NDArray[np.uint8]
+
+
+class Epilogue(enum.Enum):
+    """What becomes of the products."""
+
+    STORE = 0
+    """y [rows, N] f32 = x W^T."""
+    ADD = 1
+    """y = y + x W^T, the sum rounded once."""
+    SWIGLU = 2
+    """bf16 activations silu(gate) * up [rows, N / 2] in the step layout, without sums of 32; the matrix holds gate and
+    up interleaved by 8 rows (luce.compute.packing.interleave)."""
+
+
+@attrs.frozen(eq=False)
+class GemmScratch:
+    """Device memory in which CTAs meet; one serves all matrices of a stream."""
+
+    parts: Any
+    counts: Any
+
+
+def scratch_for(device: Device, plans: list[DecodePlan]) -> GemmScratch:
+    """Scratch that is enough for all these launches; its counters are zero between launches."""
+    parts = max((plan.parts for plan in plans), default=0)
+    counts = max((plan.counts for plan in plans), default=0)
+    return GemmScratch(device.empty(max(parts, 4), np.float32), device.zeros(max(counts, 4), np.uint32))
+
+
+class WeightMatrix:
+    """A matrix [rows, depth] in records on a device.
+
+    Args:
+        name: the format of the records (luce.compute.packing.RECORD_BYTES).
+        records: uint8 on the device, of :func:`luce.compute.packing.packed_shape`.
+    """
+
+    def __init__(self, device: Device, name: str, rows: int, depth: int, records: Any) -> None:
+        self.device = device
+        self.format = name
+        self.rows = rows
+        self.depth = depth
+        self.records = records
+
+    @classmethod
+    def load(cls, device: Device, name: str, raw: U8, depth: int) -> WeightMatrix:
+        """From rows [N, bytes] of a file's format, packed on the way."""
+        blocks, count, size = packed_shape(name, len(raw), depth)
+        records = np.empty((blocks, count, size), np.uint8)
+        for first, part in pack_rows(name, raw, depth):
+            records[first : first + len(part)] = part
+        return cls(device, stored_format(name), len(raw), depth, device.array(records))
+
+    @property
+    def nbytes(self) -> int:
+        return int(self.records.nbytes)
+
+    def plan(self, rows: int) -> DecodePlan:
+        """The launch for a bucket of rows."""
+        return self._plan(rows)
+
+    @functools.lru_cache(maxsize=16)  # noqa: B019 - matrices live as long as their model
+    def _plan(self, rows: int) -> DecodePlan:
+        return plan_decode(
+            self.format, self.rows, self.depth, rows, self.device.multiprocessors, self.device.shared_limit
+        )
+
+    def decode(
+        self,
+        x: Any,
+        to: Any,
+        rows: int,
+        epilogue: Epilogue,
+        scratch: GemmScratch,
+        *,
+        stride: int | None = None,
+        valid: int | None = None,
+        plan: DecodePlan | None = None,
+    ) -> None:
+        """Launch the product of a bucket of rows.
+
+        Args:
+            x: activations in the step layout of height ``rows`` (kernels/activation.h).
+            to: f32 [>= rows, stride], or (SWIGLU) bf16 bits in the step layout of the same height.
+            rows: 1, 2, 4, 8, 16, 32 or 64.
+            stride: floats from one row of ``to`` to the next; N when None.
+            valid: rows that are written, all of the bucket when None.
+            plan: another launch than :meth:`plan` (tests, measurements).
+        """
+        plan = self.plan(rows) if plan is None else plan
+        kernel = self.device.kernel(
+            "gemm_decode.cu",
+            "gemm_decode",
+            {
+                "FORMAT": f"FORMAT_{self.format}",
+                "ROWS": rows,
+                "WARPS": plan.warps,
+                "CTAS": plan.resident,
+                "EPILOGUE": epilogue.value,
+            },
+        )
+        swiglu = epilogue is Epilogue.SWIGLU
+        kernel(
+            (plan.grid, 1, 1),
+            plan.warps * 32,
+            [
+                x,
+                self.records,
+                None if swiglu else to,
+                to if swiglu else None,
+                scratch.parts,
+                scratch.counts,
+                np.int32(rows if valid is None else valid),
+                np.int32(self.rows),
+                np.int32(self.rows if stride is None else stride),
+                np.int32(padded_depth(self.rows // 2)),
+                np.int32(-(-self.rows // ROW_BLOCK)),
+                np.int32(padded_depth(self.depth) // 256),
+                np.int32(plan.slice_chunks),
+                np.int32(plan.aligned),
+                np.int32(plan.stages),
+                np.int32(plan.slots),
+            ],
+            shared=plan.shared,
+            early=True,
+        )

@@ -1,0 +1,137 @@
+"""How a weight GEMM for few rows is launched: a function of shape, format, rows and device that changes no bit."""
+
+from __future__ import annotations
+
+import attrs
+
+from luce.compute.activations import padded_depth
+from luce.compute.packing import RECORD_BYTES, RECORD_DEPTH, ROW_BLOCK
+
+__all__ = ["CHUNK_DEPTH", "DecodePlan", "partial_floats", "plan_decode"]
+
+CHUNK_DEPTH = 1024
+"""K of a unit of work and of a partial sum (kernels/records.h)."""
+_WITH_MINIMA = ("Q4_K", "Q5_K")
+_RESERVED = 1024
+"""Shared memory that the system takes for itself from every CTA."""
+_RING_BYTES = 64 * 1024
+"""Weights under way that keep the memory of a multiprocessor busy."""
+
+
+@attrs.frozen
+class DecodePlan:
+    """A launch of kernels/gemm_decode.cu."""
+
+    warps: int
+    stages: int
+    """Pieces (a record; half of one for BF16) of a warp's ring."""
+    slots: int
+    """Row-blocks of a CTA whose partial sums can be under way."""
+    resident: int
+    """CTAs that should fit on a multiprocessor."""
+    grid: int
+    slice_chunks: int
+    """Chunks of 1,024 K whose activations a CTA keeps in shared memory."""
+    aligned: bool
+    """CTAs take whole row-blocks."""
+    shared: int
+    """Bytes of shared memory."""
+    parts: int
+    """Floats of scratch for row-blocks that CTAs share."""
+    counts: int
+    """Counters of such row-blocks."""
+
+
+def partial_floats(rows: int) -> int:
+    """Floats of a partial sum of a row-block."""
+    return ROW_BLOCK * rows
+
+
+def piece_bytes(name: str) -> int:
+    return RECORD_BYTES[name] // (2 if name == "BF16" else 1)
+
+
+def shared_bytes(
+    name: str, rows: int, depth: int, warps: int, stages: int, slots: int, slice_chunks: int
+) -> int:
+    """Shared memory that the kernel lays out for itself."""
+    deep = padded_depth(depth)
+    chunks = -(-deep // CHUNK_DEPTH)
+    values = min(slice_chunks * CHUNK_DEPTH, deep) * rows * 2
+    sums = values // 16 if name in _WITH_MINIMA else 0
+    held = warps if slice_chunks < chunks else max(slots * chunks, warps)
+    bars = slots + 1 + warps * stages
+    return (
+        warps * stages * piece_bytes(name)
+        + values
+        + sums
+        + held * partial_floats(rows) * 4
+        + bars * 8
+        + slots * 4
+    )
+
+
+def plan_decode(
+    name: str, out: int, depth: int, rows: int, multiprocessors: int, shared_limit: int
+) -> DecodePlan:
+    """The launch for a matrix [out, depth] in records of format ``name`` and a bucket of ``rows`` rows."""
+    blocks, chunks = -(-out // ROW_BLOCK), -(-depth // CHUNK_DEPTH)
+    half = (shared_limit + _RESERVED) // 2 - _RESERVED
+    for resident, limit in ((2, half), (1, shared_limit)):
+        for warps in (12, 8, 4):
+            found = _fit(name, rows, depth, warps, resident, limit, chunks)
+            if found is not None:
+                return _launch(name, blocks, depth, rows, multiprocessors, *found)
+    for slice_chunks in range(chunks - 1, 0, -1):
+        for warps in (12, 8, 4):
+            found = _fit(name, rows, depth, warps, 1, shared_limit, slice_chunks)
+            if found is not None:
+                return _launch(name, blocks, depth, rows, multiprocessors, *found)
+    raise AssertionError("one chunk of 64 rows fits everywhere")
+
+
+def _fit(
+    name: str, rows: int, depth: int, warps: int, resident: int, limit: int, slice_chunks: int
+) -> tuple[int, int, int, int, int] | None:
+    """(warps, stages, slots, resident, slice) with a ring that is deep enough, or None."""
+    chunks = -(-depth // CHUNK_DEPTH)
+    slots = -(-warps // chunks) + 2
+    room = limit - shared_bytes(name, rows, depth, warps, 0, slots, slice_chunks)
+    stages = min(8, room // (warps * (piece_bytes(name) + 8)))
+    enough = stages >= 2 and warps * stages * piece_bytes(name) >= min(_RING_BYTES, limit // 2)
+    return (warps, stages, slots, resident, slice_chunks) if enough else None
+
+
+def _launch(
+    name: str,
+    blocks: int,
+    depth: int,
+    rows: int,
+    multiprocessors: int,
+    warps: int,
+    stages: int,
+    slots: int,
+    resident: int,
+    slice_chunks: int,
+) -> DecodePlan:
+    chunks = -(-depth // CHUNK_DEPTH)
+    sliced = slice_chunks < chunks
+    grid = max(multiprocessors, chunks) if sliced else multiprocessors
+    whole = -(-blocks // grid)
+    aligned = not sliced and (chunks == 1 or blocks >= 0.96 * whole * grid)
+    shared_blocks = blocks if sliced else 0 if aligned else grid
+    return DecodePlan(
+        warps,
+        stages,
+        slots,
+        resident,
+        grid,
+        slice_chunks,
+        aligned,
+        shared_bytes(name, rows, depth, warps, stages, slots, slice_chunks),
+        shared_blocks * chunks * partial_floats(rows),
+        shared_blocks,
+    )
+
+
+assert RECORD_DEPTH * 4 == CHUNK_DEPTH

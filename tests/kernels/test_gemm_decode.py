@@ -1,0 +1,166 @@
+"""The weight GEMM for few rows: near float64, and the same bits whatever stands beside a row or does the work."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from luce.compute import activations
+from luce.compute.bf16 import widen_bf16
+from luce.compute.device import Device
+from luce.compute.gemm import Epilogue, WeightMatrix, scratch_for
+from luce.compute.gemm_plan import DecodePlan, shared_bytes
+from luce.compute.packing import interleave
+from luce.compute.weight_fields import FORMATS, read_blocks, tree_values
+from tests.kernels.weights import random_rows
+
+
+def rows_of(rows: int, depth: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng([seed, rows, depth]).standard_normal((rows, depth)).astype(np.float32)
+
+
+def exact(name: str, raw: np.ndarray, x: np.ndarray) -> np.ndarray:
+    """The products in float64, from the numbers that enter the tree."""
+    depth = x.shape[1]
+    w, d, minima = (part.astype(np.float64) for part in tree_values(read_blocks(name, raw, depth)))
+    values, hi, lo = activations.unpack(activations.pack(x, 0), len(x), depth, 0)
+    full = w * np.repeat(d, 256, axis=1)[:, :depth]
+    sums = hi.astype(np.float64) + lo
+    return values.astype(np.float64) @ full.T + sums[:, : minima.shape[1]] @ minima.T
+
+
+def product(
+    matrix: WeightMatrix,
+    x: np.ndarray,
+    bucket: int,
+    *,
+    fill: int = 0x7FC0,
+    plan: DecodePlan | None = None,
+    epilogue: Epilogue = Epilogue.STORE,
+    before: np.ndarray | None = None,
+) -> np.ndarray:
+    """[len(x), N]; rows of the bucket past len(x) hold ``fill`` (NaN by default)."""
+    device = matrix.device
+    more = np.full((bucket, x.shape[1]), widen_bf16(np.array(fill, np.uint16)), np.float32)
+    more[: len(x)] = x
+    y = device.array(np.full((bucket, matrix.rows), -7.0, np.float32) if before is None else before)
+    plan = plan or matrix.plan(bucket)
+    scratch = scratch_for(device, [plan])
+    matrix.decode(
+        device.array(activations.pack(more, 0)), y, bucket, epilogue, scratch, valid=len(x), plan=plan
+    )
+    assert not device.numpy(scratch.counts).any()
+    found = device.numpy(y)
+    if before is None:
+        np.testing.assert_array_equal(found[len(x) :], -7.0)
+    return found[: len(x)]
+
+
+def error(found: np.ndarray, wanted: np.ndarray) -> float:
+    return float(np.max(np.abs(found - wanted)) / np.sqrt(np.mean(wanted**2)))
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("bucket", [1, 2, 4, 8, 16, 32])
+def test_products_are_right(device: Device, name: str, bucket: int) -> None:
+    raw, x = random_rows(name, 44, 1536), rows_of(bucket, 1536)
+    matrix = WeightMatrix.load(device, name, raw, 1536)
+    assert error(product(matrix, x, bucket), exact(name, raw, x)) < 1e-5
+
+
+@pytest.mark.parametrize("name", ["Q4_K", "Q8_0", "BF16"])
+@pytest.mark.parametrize(("rows", "depth"), [(16, 256), (9, 1024), (200, 256), (130, 3584)])
+def test_shapes(device: Device, name: str, rows: int, depth: int) -> None:
+    raw, x = random_rows(name, rows, depth), rows_of(3, depth)
+    matrix = WeightMatrix.load(device, name, raw, depth)
+    assert error(product(matrix, x, 4), exact(name, raw, x)) < 1e-5
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_row_has_its_bits_in_every_company(device: Device, name: str) -> None:
+    raw = random_rows(name, 32, 2304)
+    matrix = WeightMatrix.load(device, name, raw, 2304)
+    x = rows_of(64, 2304)
+    alone = product(matrix, x[:1], 1)
+    for rows, bucket in ((2, 2), (3, 4), (4, 4), (8, 8), (16, 16), (33, 64), (64, 64)):
+        y = product(matrix, x[:rows], bucket)
+        np.testing.assert_array_equal(y[:1], alone, err_msg=f"{rows} rows")
+    for fill in (0, 0x7FC0, 0x7F80, 0x3F80):  # absent neighbours: zero, NaN, infinity, ones
+        np.testing.assert_array_equal(product(matrix, x[:1], 8, fill=fill), alone)
+    last = product(matrix, x[[5, 6, 7, 0]], 16)
+    np.testing.assert_array_equal(last[3:], alone)
+
+
+def variants(name: str, bucket: int, blocks: int, depth: int) -> list[DecodePlan]:
+    chunks = -(-depth // 1024)
+    made = []
+    for warps, stages, grid, slice_chunks, aligned in (
+        (1, 2, 1, chunks, False),
+        (4, 2, 3, chunks, True),
+        (5, 3, 7, chunks, False),
+        (12, 2, 2, chunks, False),
+        (3, 4, 40, chunks, False),
+        (4, 2, 5, 1, False),
+        (4, 3, 6, 2, False),
+    ):
+        slots = -(-warps // chunks) + 2
+        shared = shared_bytes(name, bucket, depth, warps, stages, slots, slice_chunks)
+        places = max(blocks, grid)
+        made.append(
+            DecodePlan(
+                warps,
+                stages,
+                slots,
+                1,
+                grid,
+                slice_chunks,
+                aligned,
+                shared,
+                places * chunks * 16 * bucket,
+                places,
+            )
+        )
+    return made
+
+
+@pytest.mark.parametrize(
+    ("name", "bucket"), [("Q4_K", 1), ("Q6_K", 2), ("BF16", 4), ("Q8_0", 8), ("IQ4_XS", 16)]
+)
+def test_who_does_the_work_changes_no_bit(device: Device, name: str, bucket: int) -> None:
+    depth, rows = 3328, 250
+    raw, x = random_rows(name, rows, depth), rows_of(bucket, depth)
+    matrix = WeightMatrix.load(device, name, raw, depth)
+    wanted = product(matrix, x, bucket)
+    assert error(wanted, exact(name, raw, x)) < 1e-5
+    for plan in variants(name, bucket, 16, depth):
+        np.testing.assert_array_equal(product(matrix, x, bucket, plan=plan), wanted, err_msg=str(plan))
+
+
+@pytest.mark.parametrize("bucket", [1, 4, 16])
+def test_products_are_added_to_the_residual(device: Device, bucket: int) -> None:
+    raw, x = random_rows("Q4_K", 48, 1280), rows_of(bucket, 1280)
+    matrix = WeightMatrix.load(device, "Q4_K", raw, 1280)
+    before = rows_of(bucket, 48, seed=1)
+    after = product(matrix, x, bucket, epilogue=Epilogue.ADD, before=before)
+    np.testing.assert_array_equal(after, before + product(matrix, x, bucket))
+
+
+@pytest.mark.parametrize("bucket", [1, 2, 4, 8, 16])
+def test_gate_and_up_become_activations(device: Device, bucket: int) -> None:
+    gate, up = (random_rows("Q6_K", 72, 512, seed) for seed in (1, 2))
+    matrix = WeightMatrix.load(device, "Q6_K", interleave(gate, up), 512)
+    x = rows_of(bucket, 512)
+    h = device.array(np.full(activations.num_values(bucket, 72, 0), 0x7FC0, np.uint16))
+    plan = matrix.plan(bucket)
+    matrix.decode(
+        device.array(activations.pack(x, 0)),
+        h,
+        bucket,
+        Epilogue.SWIGLU,
+        scratch_for(device, [plan]),
+    )
+    values, _, _ = activations.unpack(device.numpy(h), bucket, 256, 0)
+    g, u = exact("Q6_K", gate, x), exact("Q6_K", up, x)
+    wanted = g / (1 + np.exp(-g)) * u
+    assert np.all(np.abs(values[:, :72] - wanted) <= 2**-8 * np.abs(wanted) + 1e-4)
+    assert not values[:, 72:].any()
