@@ -1,4 +1,4 @@
-"""Microseconds of the kernels between the products: norms, embedding rows, the sampler, by rows.
+"""Microseconds of norms, embedding rows, the sampler and mixtures of experts, by rows.
 
 ``python -m benchmarks.gpu_misc [--device cuda:0]``. Each launch is repeated in a graph, as the engine launches it;
 beside it stands how long its bytes take at the bandwidth that a copy reaches in the same run. What fits the cache is
@@ -8,6 +8,7 @@ read from there, as in an engine, where the kernel before has just written it.
 from __future__ import annotations
 
 import argparse
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -15,9 +16,12 @@ import attrs
 import numpy as np
 
 from luce.compute import activations
+from luce.compute.bf16 import round_bf16
 from luce.compute.device import Device
 from luce.compute.norms import NORM_SHARED, norm_threads
+from luce.compute.packing import pack, packed_shape
 from luce.engines.qwen35.device.descriptors import ADJUST, DRAWN, PASS, ROW, SAMPLE
+from luce.engines.qwen35.device.moe import DeviceExperts, DeviceMoe, MoeShape
 from luce.engines.qwen35.device.sampler import DeviceSampler
 from luce.engines.qwen35.device.samples import SampleTemplate
 from luce.sampling.parameters import SamplingParams
@@ -48,7 +52,13 @@ class Timer:
         with device.using(self.stream):
             launch()
             self.stream.synchronize()
-            graph = device.capture(lambda: next(launch() for _ in range(self.repeats)))
+
+            def record() -> None:
+                for _ in range(self.repeats):
+                    launch()
+
+            graph = device.capture(record)
+            graph.launch()
             times = []
             for _ in range(5):
                 begin, end = device.event(), device.event()
@@ -126,11 +136,11 @@ def embeddings(device: Device, timer: Timer, bandwidth: float) -> None:
             line(f"embedding {name}", rows, timer(launch), rows * (row_bytes + 4.0 * width), bandwidth)
 
 
-def sampler(device: Device, timer: Timer, bandwidth: float, *, early: bool) -> None:
+def sampler(device: Device, timer: Timer, bandwidth: float, *, early: bool, parts: bool = False) -> None:
     most = ROWS[-1]
     draw = DeviceSampler(device, VOCABULARY, most, most)
     rng = np.random.default_rng(0)
-    values = rng.normal(0, 4, (most, WIDTH)).astype(np.float32)
+    values = rng.normal(0, 2.5, (most, WIDTH)).astype(np.float32)
     values[:, :50] += np.float32(12)  # peaked, as a trained model's are
     logits = device.array(values)
     words = -(-VOCABULARY // 32)
@@ -156,14 +166,95 @@ def sampler(device: Device, timer: Timer, bandwidth: float, *, early: bool) -> N
                 )
                 draw.open(row)
             records = [device.array(part.view(np.uint8)) for part in (samples, lists)]
-
             head = header(device, rows)
 
             def launch(rows: int = rows, head: Any = head, records: list[Any] = records) -> None:
                 draw.launch(head, *records, masks, history, logits[:rows], drawn, rows, early=early)
 
             nbytes = rows * 4.0 * WIDTH * (2 if params.penalises else 1)
-            line(f"{name}{', early' if early else ''}", rows, timer(launch), nbytes, bandwidth)
+            note = ""
+            found = timer(launch)
+            if parts:  # one kernel at a time, the others left out
+                kernels = {kernel: getattr(draw, f"_{kernel}") for kernel in ("scan", "weights", "finish")}
+                for kernel in kernels:
+                    for other in kernels:
+                        setattr(draw, f"_{other}", kernels[other] if other == kernel else _nothing)
+                    note += f"  {kernel} {timer(launch):.2f}"
+                for kernel, known in kernels.items():
+                    setattr(draw, f"_{kernel}", known)
+            line(f"{name}{', early' if early else ''}", rows, found, nbytes, bandwidth, note)
+
+
+def _nothing(*_: object, **__: object) -> None:
+    return
+
+
+def tiled(device: Device, shape: tuple[int, ...], block: np.ndarray) -> Any:
+    """Device memory full of repetitions of ``block`` (bytes)."""
+    made = device.empty(shape, np.uint8)
+    flat, source = made.reshape(-1), device.array(block)
+    for at in range(0, flat.size, block.size):
+        size = min(block.size, flat.size - at)
+        device.copy(flat[at : at + size], source[:size])
+    return made
+
+
+def experts(device: Device, timer: Timer, bandwidth: float, layers: int = 3) -> None:
+    """Feed-forwards of Qwen3.5-35B-A3B; different weights in turn, so that none is in the cache."""
+    shape = MoeShape(hidden=2048, ffn=512, experts=256, used=8)
+    moe = DeviceMoe(device, shape, 512)
+    rng = np.random.default_rng(0)
+    router = device.array(rng.standard_normal((shape.experts + 1, shape.hidden)).astype(np.float32))
+    for name in ("BF16", "Q4_K"):
+        values = rng.standard_normal(1 << 24).astype(np.float32) * np.float32(0.02)
+        block = round_bf16(values).view(np.uint8) if name == "BF16" else random_records(name, rng)
+        made = []
+        for _ in range(layers):
+            gate_up = packed_shape(name, 2 * shape.ffn, shape.hidden)
+            down = packed_shape(name, shape.hidden, shape.ffn)
+            parts = [tiled(device, (shape.experts + 1, *part), block) for part in (gate_up, down)]
+            made.append(DeviceExperts(router, parts[0], name, parts[1], name))
+        for rows in (*ROWS, 512):
+            normed = rng.standard_normal((rows, shape.hidden)).astype(np.float32)
+            device.copy(moe.wide[:rows], device.array(normed))
+            inputs = device.zeros(rows * shape.hidden // 16 * 17, np.uint16)
+            x = device.zeros((rows, shape.hidden), np.float32)
+            head, turns = header(device, rows), itertools.cycle(made)
+
+            def launch(
+                rows: int = rows, head: Any = head, inputs: Any = inputs, x: Any = x, turn: Any = turns
+            ) -> None:
+                moe.launch(next(turn), head, inputs, rows, x, rows)
+
+            found = timer(launch)
+            chosen = device.numpy(moe.chosen)[:rows]
+            one = made[0].gate_up[0].nbytes + made[0].down[0].nbytes
+            touched = len(np.unique(chosen))
+            note = f"  {touched} experts"
+            kept = moe._choose, moe._group, moe._product
+            for part in ("_choose", "_group", "_product"):
+                for other in ("_choose", "_group", "_product"):
+                    setattr(
+                        moe,
+                        other,
+                        kept[("_choose", "_group", "_product").index(other)] if other == part else _nothing,
+                    )
+                note += f"  {part[1:]} {timer(launch):.2f}"
+            moe._choose, moe._group, moe._product = kept
+            line(
+                f"experts {name}",
+                rows,
+                found,
+                touched * float(one) + rows * 8192.0,
+                bandwidth,
+                note + " (with combine)",
+            )
+
+
+def random_records(name: str, rng: np.random.Generator) -> np.ndarray:
+    raw = rng.integers(0, 256, (4096, 144 * 16), dtype=np.uint8)
+    raw.reshape(-1, 144)[:, :4] = np.array([1e-4, 1e-4], np.float16).view(np.uint8)
+    return pack(name, raw, 4096).records.reshape(-1)
 
 
 def main() -> None:
@@ -186,8 +277,9 @@ def main() -> None:
     for early in (False, True):
         norms(device, timer, bandwidth, early=early)
     embeddings(device, timer, bandwidth)
-    for early in (False, True):
-        sampler(device, timer, bandwidth, early=early)
+    sampler(device, timer, bandwidth, early=False, parts=True)
+    sampler(device, timer, bandwidth, early=True)
+    experts(device, timer, bandwidth)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@
 #include "batch.h"
 
 #define NORM_THREADS 1024
-#define NORM_RUNS 2        // runs of eight values that a thread holds: rows of up to 16,384
 
 // Sum over the block by one fixed tree, in every thread; `room`: 4 bytes a warp.
 DEVICE f32 block_sum(f32 v, f32* room) {
@@ -23,53 +22,42 @@ DEVICE void load8(const f32* at, f32 (&v)[8]) {
 }
 
 // out row r = x / sqrt(mean(x^2) + eps) * scale of row r of x f32 [.][width], or with `samples` of row samples[r].row.
-// Grid (rows of the layout, or fewer), norm_threads(width) threads, 128 bytes of shared memory; width a multiple of 8.
+// Grid (rows of the layout, or fewer), norm_threads(width) threads, 128 bytes of shared memory; width a multiple of 8, at most 8,192.
 // Rows at or past pass->rows (pass->samples) are left alone.
 DEVICE void norm_row(const Pass* pass, const Sample* samples, const f32* RESTRICT x, const f32* RESTRICT scale, f32 eps, i32 width,
                      Activations to, f32* wide) {
   f32* room = (f32*)shared_memory();
-  i32 r = block_x(), step = 8 * block_threads(), first = 8 * thread();
-  f32 factor[NORM_RUNS][8], v[NORM_RUNS][8];
-  UNROLL
-  for (i32 i = 0; i < NORM_RUNS; i++)  // weights do not wait for the kernel before
-    if (first + i * step < width) load8(scale + first + i * step, factor[i]);
+  i32 r = block_x(), k = 8 * thread();
+  f32 factor[8], v[8] = {};
+  bool inside = k < width;
+  if (inside) load8(scale + k, factor);  // weights do not wait for the kernel before
   pdl_wait();
   pdl_launch();
   if (r >= (samples ? pass->samples : pass->rows)) return;
   const f32* row = x + (i64)(samples ? samples[r].row : r) * width;
   f32 sum = 0.0f;
+  if (inside) load8(row + k, v);
   UNROLL
-  for (i32 i = 0; i < NORM_RUNS; i++) {
-    if (first + i * step >= width) continue;
-    load8(row + first + i * step, v[i]);
-    UNROLL
-    for (i32 j = 0; j < 8; j++) sum = fma_(v[i][j], v[i][j], sum);
-  }
+  for (i32 j = 0; j < 8; j++) sum = fma_(v[j], v[j], sum);
   sum = block_sum(sum, room);
   f32 inverse = div(1.0f, sqrt_(add(div(sum, (f32)width), eps)));
   UNROLL
-  for (i32 i = 0; i < NORM_RUNS; i++) {
-    i32 k = first + i * step;
-    if (i > 0 && i * step >= to.depth) continue;
-    f32 y[8];
-    UNROLL
-    for (i32 j = 0; j < 8; j++) y[j] = k < width ? mul(mul(v[i][j], inverse), factor[i][j]) : 0.0f;
-    store_activations<8>(to, r, k, y, k < to.depth);
-    if (wide && k < width) {
-      f32* at = wide + (i64)r * width + k;
-      *(f32x4*)at = {y[0], y[1], y[2], y[3]};
-      *(f32x4*)(at + 4) = {y[4], y[5], y[6], y[7]};
-    }
+  for (i32 j = 0; j < 8; j++) v[j] = inside ? mul(mul(v[j], inverse), factor[j]) : 0.0f;
+  store_activations<8>(to, r, k, v, k < to.depth);
+  if (wide && inside) {
+    f32* at = wide + (i64)r * width + k;
+    *(f32x4*)at = {v[0], v[1], v[2], v[3]};
+    *(f32x4*)(at + 4) = {v[4], v[5], v[6], v[7]};
   }
 }
-LUCE_KERNEL(rms_norm, NORM_THREADS)(const Pass* pass, const Sample* samples, const f32* x, const f32* scale, f32 eps, i32 width, u16* out,
+LUCE_KERNEL_RESIDENT(rms_norm, NORM_THREADS, 2)(const Pass* pass, const Sample* samples, const f32* x, const f32* scale, f32 eps, i32 width, u16* out,
                                     i32 out_rows, i32 tile, i32 depth) {
   norm_row(pass, samples, x, scale, eps, width, {out, out_rows, tile, depth}, nullptr);
 }
 LUCE_EXPORT(rms_norm)
 
 // The same, and the rows before they are rounded to bf16: wide f32 [.][width], for a router.
-LUCE_KERNEL(rms_norm_wide, NORM_THREADS)(const Pass* pass, const Sample* samples, const f32* x, const f32* scale, f32 eps, i32 width, u16* out,
+LUCE_KERNEL_RESIDENT(rms_norm_wide, NORM_THREADS, 2)(const Pass* pass, const Sample* samples, const f32* x, const f32* scale, f32 eps, i32 width, u16* out,
                                          i32 out_rows, i32 tile, i32 depth, f32* wide) {
   norm_row(pass, samples, x, scale, eps, width, {out, out_rows, tile, depth}, wide);
 }

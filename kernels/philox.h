@@ -17,6 +17,12 @@ DEVICE void philox(u32 block, u32 position, u32 seed_low, u32 seed_high, u32 (&o
   out[0] = c0; out[1] = c1; out[2] = c2; out[3] = c3;
 }
 
+// The word of an id, of its block's.
+DEVICE u32 word_of(const u32 (&words)[4], i32 id) {
+  i32 at = id & 3;
+  return at < 2 ? (at == 0 ? words[0] : words[1]) : (at == 2 ? words[2] : words[3]);
+}
+
 // Standard Gumbel noise of a word.
 DEVICE f64 gumbel(u32 word) {
   f64 u = mul(add((f64)word, 0.5), 2.3283064365386963e-10);
@@ -26,8 +32,7 @@ DEVICE f64 gumbel(u32 word) {
 DEVICE f64 gumbel_of(i32 id, i32 position, u32 seed_low, u32 seed_high) {
   u32 words[4];
   philox((u32)id >> 2, (u32)position, seed_low, seed_high, words);
-  i32 at = id & 3;
-  return gumbel(at < 2 ? (at == 0 ? words[0] : words[1]) : (at == 2 ? words[2] : words[3]));
+  return gumbel(word_of(words, id));
 }
 
 // Bounds of gumbel(word) without a logarithm. With v = 1 - u in [2^-(n+1), 2^-n): v <= -ln(1 - v) <= 2 ln 2 v for v <= 1/2.

@@ -13,13 +13,17 @@
 #define GROUP_IDS 64     // ids whose maximum is kept for the last kernel: 4 at each of 8 neighbouring threads, twice
 #define CHUNK_GROUPS (CHUNK_IDS / GROUP_IDS)
 
-struct Part {  // 48 bytes: what a chunk of a row's ids comes to
-  f64 best;    // largest value, and its lowest id; -1 where none may be drawn
-  f64 score;   // largest value / temperature + noise, and its id; -1 in rows that are greedy or filtered
+struct Part {  // 40 bytes: what a chunk of a row's ids comes to
+  u64 best;    // key of the largest value, and its lowest id; -1 where none may be drawn
+  u64 score;   // key of the largest value / temperature + noise, and its id; -1 where none is drawn
   i32 best_id, score_id;
   f32 top, sum;  // largest logit, sum of e^(logit - top)
-  u32 bad;     // logits that are NaN or infinite
-  u32 reserved[3];
+  u32 bad;     // a logit is NaN or infinite
+  u32 reserved;
+};
+
+struct Better {  // 24 bytes, of a row: see sampler_weights
+  u64 total, before, number;
 };
 
 DEVICE f32 minus_infinity() { return as_f32(0xff800000u); }
@@ -45,6 +49,14 @@ DEVICE f32 floor_f32(f64 x) {
 
 DEVICE bool is_filtered(const Sample& s) {
   return !(s.flags & SAMPLE_GREEDY) && (s.top_k > 0 || (s.flags & (SAMPLE_TOP_P | SAMPLE_MIN_P)));
+}
+// Rows whose filter, as a rule, leaves so much that the id drawn without it is worth a look: if the filter leaves that id, it is the
+// one that is drawn with it.
+#define NUCLEUS_IDS 384   // ids that top-p without top-k is expected to leave; more are found, too
+DEVICE bool only_min_p(const Sample& s) { return s.top_k == 0 && !(s.flags & SAMPLE_TOP_P); }
+DEVICE bool checks_winner(const Sample& s) {
+  if (s.flags & SAMPLE_GREEDY) return false;
+  return s.top_k == 0 ? (s.flags & (SAMPLE_TOP_P | SAMPLE_MIN_P)) != 0 : s.top_k > NUCLEUS_IDS && !(s.flags & SAMPLE_TOP_P);
 }
 DEVICE bool is_modified(const Sample& s) {
   return (s.flags & (SAMPLE_MASK | SAMPLE_PENALTIES)) || s.num_bias > 0 || s.num_ends > 0;
@@ -87,8 +99,9 @@ struct Values {
     return true;
   }
   // x, the value of `id` before temperature; false where it may not be drawn.
-  METHOD bool get(i32 id, f64& x) const {
-    x = (f64)logits[id];
+  METHOD bool get(i32 id, f64& x) const { return value(id, logits[id], x); }
+  METHOD bool value(i32 id, f32 logit, f64& x) const {
+    x = (f64)logit;
     return !modified || modify(id, x);
   }
   METHOD bool modify(i32 id, f64& x) const {

@@ -9,7 +9,7 @@
 #define FINISH_THREADS 512
 #define CANDIDATES 2048
 #define BINS 1024
-#define NUCLEUS_IDS 384   // ids that top-p without top-k is expected to leave; more are found, too
+#define ALL_PAIRS 256      // candidates that are compared each with each; more are sorted
 #define FINISH_SHARED (512 + CANDIDATES * 16 + BINS * 12)
 
 struct Room {
@@ -55,17 +55,31 @@ DEVICE u64 block_before(u64 v, u8* room) {
 
 // A row's own logits, for log-probabilities.
 struct Logits {
-  const f32* row;
-  METHOD bool get(i32 id, f64& x) const {
-    x = (f64)row[id];
+  const f32* logits;
+  METHOD bool get(i32 id, f64& x) const { return value(id, logits[id], x); }
+  METHOD bool value(i32, f32 logit, f64& x) const {
+    x = (f64)logit;
     return true;
   }
 };
 
+// Maxima of groups start + thread() + i * FINISH_THREADS, all loads at once.
+DEVICE void load_groups(const f32* groups, i32 num_groups, i32 start, f32 (&eight)[8]) {
+  UNROLL
+  for (i32 i = 0; i < 8; i++) {
+    i32 g = start + thread() + i * FINISH_THREADS;
+    eight[i] = g < num_groups ? groups[g] : minus_infinity();
+  }
+}
+
 // Something that at least k of the values reach, if there are so many: below the k-th largest of the maxima of larger groups.
 DEVICE f32 reached(const f32* groups, i32 num_groups, i32 k, const Room& room) {
-  f32 top = minus_infinity();
-  for (i32 g = thread(); g < num_groups; g += FINISH_THREADS) top = max_(top, groups[g]);
+  f32 top = minus_infinity(), eight[8];
+  for (i32 start = 0; start < num_groups; start += 8 * FINISH_THREADS) {
+    load_groups(groups, num_groups, start, eight);
+    UNROLL
+    for (i32 i = 0; i < 8; i++) top = max_(top, eight[i]);
+  }
   i32 count = FINISH_THREADS, index = thread();
   bool mine = true;
   if (k <= FINISH_THREADS / 8) {
@@ -100,11 +114,15 @@ DEVICE i32 collect(const T& values, i32 ids, const f32* groups, i32 num_groups, 
   sync_block();
   if (thread() < 2) room.counters[thread()] = 0;
   sync_block();
-  for (i32 g = thread(); g < num_groups; g += FINISH_THREADS) {
-    f32 top = groups[g];
-    if (!(top >= floor) || top == minus_infinity()) continue;
-    u32 at = atomic_add(room.counters, 1u);
-    if (at < CANDIDATES) room.list[at] = (u32)g;
+  for (i32 start = 0; start < num_groups; start += 8 * FINISH_THREADS) {
+    f32 eight[8];
+    load_groups(groups, num_groups, start, eight);
+    UNROLL
+    for (i32 i = 0; i < 8; i++) {
+      if (!(eight[i] >= floor) || eight[i] == minus_infinity()) continue;
+      u32 at = atomic_add(room.counters, 1u);
+      if (at < CANDIDATES) room.list[at] = (u32)(start + thread() + i * FINISH_THREADS);
+    }
   }
   sync_block();
   i32 found = (i32)room.counters[0];
@@ -195,11 +213,31 @@ template <class T> struct Keys {
   const T& values;
   f64 temperature;
   i32 ids;
-  METHOD bool get(i32 id, u64& key) const {
+  METHOD bool get(i32 id, u64& key) const { return value(id, values.logits[id], key); }
+  METHOD bool value(i32 id, f32 logit, u64& key) const {
     f64 x;
-    if (!values.get(id, x)) return false;
+    if (!values.value(id, logit, x)) return false;
     key = key64(scaled(x, temperature));
     return true;
+  }
+  // f(id, key) for every id of the row, by the whole block.
+  template <class F> METHOD void each(F f) const {
+    NO_UNROLL
+    for (i32 start = 4 * thread(); start < ids; start += 16 * FINISH_THREADS) {
+      f32x4 v[4];
+      UNROLL
+      for (i32 j = 0; j < 4; j++) {
+        i32 id = start + j * 4 * FINISH_THREADS;
+        v[j] = id < ids ? *(const f32x4*)(values.logits + id) : f32x4{0.0f, 0.0f, 0.0f, 0.0f};
+      }
+      NO_UNROLL
+      for (i32 i = 0; i < 16; i++) {
+        i32 j = i / 4, c = i % 4, id = start + j * 4 * FINISH_THREADS + c;
+        f32x4 four = j == 0 ? v[0] : j == 1 ? v[1] : j == 2 ? v[2] : v[3];
+        u64 key;
+        if (id < ids && value(id, c == 0 ? four.x : c == 1 ? four.y : c == 2 ? four.z : four.w, key)) f(id, key);
+      }
+    }
   }
 };
 
@@ -216,13 +254,13 @@ DEVICE Boundary boundary_reaching(u64 target, const Keys<T>& keys, Boundary limi
       room.counts[i] = 0;
     }
     sync_block();
-    for (i32 id = thread(); id < keys.ids; id += FINISH_THREADS) {
-      if (!keys.get(id, key) || key < low || key > high || !limit.holds(key, id)) continue;
-      i32 bin = (i32)((key - low) >> shift);
-      u64 measure = weighted ? weight(sub(from_key64(key), best)) : 1;
+    keys.each([&](i32 id, u64 its) {
+      if (its < low || its > high || !limit.holds(its, id)) return;
+      i32 bin = (i32)((its - low) >> shift);
+      u64 measure = weighted ? weight(sub(from_key64(its), best)) : 1;
       atomic_add(room.counts + bin, 1u);
       if (measure) atomic_add(room.bins + bin, measure);
-    }
+    });
     sync_block();
     i32 bin = BINS - 1 - 2 * thread();  // from the top: this one, then the one below
     u64 upper = room.bins[bin], lower = room.bins[bin - 1];
@@ -243,12 +281,12 @@ DEVICE Boundary boundary_reaching(u64 target, const Keys<T>& keys, Boundary limi
     sync_block();
     if (thread() == 0) room.counters[0] = 0;
     sync_block();
-    for (i32 id = thread(); id < keys.ids; id += FINISH_THREADS) {
-      if (!keys.get(id, key) || key < low || key > high || !limit.holds(key, id)) continue;
+    keys.each([&](i32 id, u64 its) {
+      if (its < low || its > high || !limit.holds(its, id)) return;
       u32 at = atomic_add(room.counters, 1u);
-      room.keys[at] = key;
+      room.keys[at] = its;
       room.ids[at] = (u32)id;
-    }
+    });
     sync_block();
     sort(count, room);
     i32 last = count_reaching(target - above, count, weighted, best, room) - 1;
@@ -276,10 +314,37 @@ DEVICE Boundary boundary_reaching(u64 target, const Keys<T>& keys, Boundary limi
   return limit;
 }
 
+// Place of a key among the first `count` candidates, and the sum of room.bins of those before it.
+DEVICE i32 rank_of(u64 key, u32 id, i32 count, u64& before, const Room& room) {
+  i32 rank = 0;
+  before = 0;
+  for (i32 j = 0; j < count; j++) {
+    u64 other = room.keys[j];
+    if (other > key || (other == key && room.ids[j] < id)) {
+      rank++;
+      before += room.bins[j];
+    }
+  }
+  return rank;
+}
+
 // The k most likely ids into room.ids, most likely first.
 DEVICE void most_likely(const Logits& logits, i32 ids, const f32* groups, i32 num_groups, i32 k, const Room& room) {
   f32 floor = reached(groups, num_groups, k, room);
   i32 count = collect(logits, ids, groups, num_groups, floor, 1.0, room);
+  if (count >= 0 && count <= ALL_PAIRS) {
+    i32 rank = k;
+    u32 id = 0;
+    u64 unused;
+    if (thread() < count) {
+      id = room.ids[thread()];
+      rank = rank_of(room.keys[thread()], id, count, unused, room);
+    }
+    sync_block();
+    if (rank < k) room.ids[rank] = id;
+    sync_block();
+    return;
+  }
   if (count < 0) {  // a crowd of equal logits
     f32 top = minus_infinity();
     for (i32 g = thread(); g < num_groups; g += FINISH_THREADS) top = max_(top, groups[g]);
@@ -290,13 +355,12 @@ DEVICE void most_likely(const Logits& logits, i32 ids, const f32* groups, i32 nu
     Boundary end = boundary_reaching((u64)k, keys, Boundary{0, ids}, best, false, 0.0, room);
     if (thread() == 0) room.counters[0] = 0;
     sync_block();
-    for (i32 id = thread(); id < ids; id += FINISH_THREADS) {
-      u64 key;
-      if (!keys.get(id, key) || !end.holds(key, id)) continue;
+    keys.each([&](i32 id, u64 key) {
+      if (!end.holds(key, id)) return;
       u32 at = atomic_add(room.counters, 1u);
       room.keys[at] = key;
       room.ids[at] = (u32)id;
-    }
+    });
     count = k;
     sync_block();
   }
@@ -308,29 +372,64 @@ DEVICE i32 draw_widely(const Sample& s, const Values& values, i32 ids, u64 best_
   Keys<Values> keys = {values, s.temperature, ids};
   f64 best = from_key64(best_key);
   Boundary end = {floor, ids};
-  u64 key, count = 0;
-  for (i32 id = thread(); id < ids; id += FINISH_THREADS) count += keys.get(id, key) && end.holds(key, id) ? 1 : 0;
-  count = block_add(count, room.reduce);
-  if (s.top_k > 0 && (u64)s.top_k < count) end = boundary_reaching((u64)s.top_k, keys, end, best_key, false, best, room);
+  if (s.top_k > 0) {
+    u64 count = 0;
+    keys.each([&](i32 id, u64 key) { count += end.holds(key, id) ? 1 : 0; });
+    count = block_add(count, room.reduce);
+    if ((u64)s.top_k < count) end = boundary_reaching((u64)s.top_k, keys, end, best_key, false, best, room);
+  }
   if (s.flags & SAMPLE_TOP_P) {
     u64 total = 0;
-    for (i32 id = thread(); id < ids; id += FINISH_THREADS)
-      if (keys.get(id, key) && end.holds(key, id)) total += weight(sub(from_key64(key), best));
+    keys.each([&](i32 id, u64 key) {
+      if (end.holds(key, id)) total += weight(sub(from_key64(key), best));
+    });
     total = block_add(total, room.reduce);
     end = boundary_reaching(share(total, s.top_p), keys, end, best_key, true, best, room);
   }
-  u64 score = 0;
+  // Twice over the ids: bounds of all, then exact scores of those that they do not rule out.
+  f32 below = minus_infinity();
+  auto bounds = [&](i32 id, u64 key, f32& low, f32& high) {
+    u32 words[4];
+    philox((u32)id >> 2, (u32)s.position, s.seed[0], s.seed[1], words);
+    i32 zeros = leading_zeros(~word_of(words, id));
+    f32 rough = (f32)from_key64(key), slack = abs_(rough) * 1e-6f + 1e-3f;
+    low = rough + gumbel_below(zeros) - slack;
+    high = rough + gumbel_above(zeros) + slack;
+  };
+  keys.each([&](i32 id, u64 key) {
+    if (!end.holds(key, id)) return;
+    f32 low, high;
+    bounds(id, key, low, high);
+    below = max_(below, low);
+  });
+  u64 score = key64((f64)below);
   u32 token = ~0u;
-  for (i32 id = thread(); id < ids; id += FINISH_THREADS) {
-    if (!keys.get(id, key) || !end.holds(key, id)) continue;
+  block_best(score, token, room.reduce);
+  below = (f32)from_key64(score);
+  score = 0;
+  keys.each([&](i32 id, u64 key) {
+    if (!end.holds(key, id)) return;
+    f32 low, high;
+    bounds(id, key, low, high);
+    if (!(high >= below)) return;
     u64 its = key64(add(from_key64(key), gumbel_of(id, s.position, s.seed[0], s.seed[1])));
-    if (its > score) {
+    if (its > score || (its == score && (u32)id < token)) {
       score = its;
       token = (u32)id;
     }
-  }
+  });
   block_best(score, token, room.reduce);
   return (i32)token;
+}
+
+// Is `token`, drawn without the filter, among the ids that it leaves? `top`: key of the best value.
+DEVICE bool winner_stays(const Sample& s, const Values& values, i32 token, u64 top, const Better& better) {
+  f64 x;
+  values.get(token, x);
+  x = scaled(x, s.temperature);
+  if ((s.flags & SAMPLE_MIN_P) && !(x >= add(scaled(from_key64(top), s.temperature), s.log_min_p))) return false;
+  if (only_min_p(s)) return true;
+  return s.top_k > 0 ? better.number < (u64)s.top_k : better.before < share(better.total, s.top_p);
 }
 
 // The drawn id of a row with top-k, top-p or min-p. `top`: key of the best value; `total`: see sampler_weights.
@@ -343,31 +442,56 @@ DEVICE i32 draw_filtered(const Sample& s, const Values& values, i32 ids, const f
     floor = key64(least);
     from = next_below(floor_f32(sub(unscaled, mul(unscaled < 0.0 ? -unscaled : unscaled, 1e-12))));
   }
-  i32 wanted = s.top_k > 0 ? s.top_k : s.flags & SAMPLE_TOP_P ? NUCLEUS_IDS : 0;
+  const bool nucleus = s.flags & SAMPLE_TOP_P;
+  i32 wanted = s.top_k > 0 ? s.top_k : nucleus ? NUCLEUS_IDS : 0;
   if (wanted > 0 && wanted <= NUCLEUS_IDS) likely = reached(groups, num_groups, wanted, room);
-  bool whole = likely <= from;  // all that min-p leaves is collected
+  bool whole = likely <= from || s.top_k > 0;  // all that min-p leaves, or top-k, is collected
   i32 count = collect(values, ids, groups, num_groups, max_(from, likely), s.temperature, room);
   if (count < 0) return draw_widely(s, values, ids, best_key, floor, room);
-  sort(count, room);
-  i32 kept = count_from(floor, count, room);
-  if (s.top_k > 0) kept = min_(kept, s.top_k);
-  if (s.flags & SAMPLE_TOP_P) {
-    if (whole || s.top_k > 0) {
-      total = 0;
-      for (i32 i = thread(); i < kept; i += FINISH_THREADS) total += weight(sub(from_key64(room.keys[i]), best));
-      total = block_add(total, room.reduce);
-    }
-    i32 enough = count_reaching(share(total, s.top_p), kept, true, best, room);
-    if (enough > kept) return draw_widely(s, values, ids, best_key, floor, room);
-    kept = enough;
-  }
   u64 score = 0;
   u32 token = ~0u;
-  for (i32 i = thread(); i < kept; i += FINISH_THREADS) {
-    u64 its = key64(add(from_key64(room.keys[i]), gumbel_of((i32)room.ids[i], s.position, s.seed[0], s.seed[1])));
-    if (its > score || (its == score && room.ids[i] < token)) {
-      score = its;
-      token = room.ids[i];
+  if (count <= ALL_PAIRS) {
+    u64 key = 0, mine = 0, before;
+    u32 id = ~0u;
+    bool kept = false;
+    if (thread() < count) {
+      key = room.keys[thread()];
+      id = room.ids[thread()];
+      kept = key >= floor;
+      if (nucleus && kept) mine = weight(sub(from_key64(key), best));
+      room.bins[thread()] = mine;
+    }
+    sync_block();
+    if (kept) kept = rank_of(key, id, count, before, room) < s.top_k || s.top_k == 0;
+    if (nucleus) {
+      u64 sum = block_add(kept ? mine : 0, room.reduce), target = share(whole ? sum : total, s.top_p);
+      if (sum < target) return draw_widely(s, values, ids, best_key, floor, room);
+      kept = kept && before < target;
+    }
+    if (kept) {
+      score = key64(add(from_key64(key), gumbel_of((i32)id, s.position, s.seed[0], s.seed[1])));
+      token = id;
+    }
+  } else {
+    sort(count, room);
+    i32 kept = count_from(floor, count, room);
+    if (s.top_k > 0) kept = min_(kept, s.top_k);
+    if (nucleus) {
+      if (whole) {
+        total = 0;
+        for (i32 i = thread(); i < kept; i += FINISH_THREADS) total += weight(sub(from_key64(room.keys[i]), best));
+        total = block_add(total, room.reduce);
+      }
+      i32 enough = count_reaching(share(total, s.top_p), kept, true, best, room);
+      if (enough > kept) return draw_widely(s, values, ids, best_key, floor, room);
+      kept = enough;
+    }
+    for (i32 i = thread(); i < kept; i += FINISH_THREADS) {
+      u64 its = key64(add(from_key64(room.keys[i]), gumbel_of((i32)room.ids[i], s.position, s.seed[0], s.seed[1])));
+      if (its > score || (its == score && room.ids[i] < token)) {
+        score = its;
+        token = room.ids[i];
+      }
     }
   }
   block_best(score, token, room.reduce);

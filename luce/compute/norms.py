@@ -14,7 +14,7 @@ def norm_threads(width: int) -> int:
     Raises:
         ValueError: the kernels do not take such rows.
     """
-    if width % 8 or not 0 < width <= 16384:
-        raise ValueError(f"rows of {width} values: multiples of 8 up to 16384 can be normalised")
+    if width % 8 or not 0 < width <= 8192:
+        raise ValueError(f"rows of {width} values: multiples of 8 up to 8192 can be normalised")
     padded = -(-width // 256) * 256
-    return min(padded // 8, 1024)
+    return padded // 8

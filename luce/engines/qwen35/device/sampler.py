@@ -15,7 +15,7 @@ __all__ = ["DeviceSampler"]
 CHUNK_IDS = 2048
 GROUPS = 32
 """Groups of a chunk."""
-PART_BYTES = 48
+PART_BYTES = 40
 SCAN_THREADS, SCAN_SHARED = 256, 256
 FINISH_THREADS, FINISH_SHARED = 512, 512 + 2048 * 16 + 1024 * 12
 
@@ -32,7 +32,7 @@ class DeviceSampler:
         self.counted = device.zeros(num_slots, np.int32)
         self._parts = device.empty((max_samples, self.chunks * PART_BYTES), np.uint8)
         self._groups = device.empty((max_samples, 2, self.chunks * GROUPS), np.float32)
-        self._totals = device.empty(max_samples, np.uint64)
+        self._better = device.empty((max_samples, 3), np.uint64)
         names = ("scan", "weights", "finish", "clear")
         self._scan, self._weights, self._finish, self._clear = (
             device.kernel("sampler.cu", f"sampler_{name}") for name in names
@@ -42,7 +42,7 @@ class DeviceSampler:
     def num_bytes(num_ids: int, num_slots: int, max_samples: int) -> int:
         """Device memory that one takes."""
         chunks = -(-num_ids // CHUNK_IDS)
-        return num_slots * (num_ids + 1) * 4 + max_samples * (chunks * (PART_BYTES + 8 * GROUPS) + 8)
+        return num_slots * (num_ids + 1) * 4 + max_samples * (chunks * (PART_BYTES + 8 * GROUPS) + 24)
 
     def open(self, slot: int) -> None:
         """Forget what was counted in a slot. Before its first draw with penalties; the history tells the rest."""
@@ -79,14 +79,14 @@ class DeviceSampler:
         self._scan(
             grid,
             SCAN_THREADS,
-            [*plan, history, ahead, self.counts, self.counted, *row, self._parts, self._groups, self._totals],
+            [*plan, history, ahead, self.counts, self.counted, *row, self._parts, self._groups, self._better],
             shared=SCAN_SHARED,
             early=early,
         )
         self._weights(
             grid,
             SCAN_THREADS,
-            [*plan, self.counts, *row, self._parts, self._totals],
+            [*plan, self.counts, *row, self._parts, self._better],
             shared=SCAN_SHARED,
             early=early,
         )
@@ -103,7 +103,7 @@ class DeviceSampler:
                 np.int32(self.chunks),
                 self._parts,
                 self._groups,
-                self._totals,
+                self._better,
                 drawn,
             ],
             shared=FINISH_SHARED,
