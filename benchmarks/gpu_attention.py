@@ -15,9 +15,10 @@ import numpy as np
 from luce.compute.activations import num_values, padded_rows
 from luce.compute.cupy_device import CupyDevice, open_device
 from luce.compute.device import Array
-from luce.engines.qwen35.config import TextConfig
+from luce.engines.qwen35.config import TextConfig, VisionConfig
 from luce.engines.qwen35.device.attention import AttentionKernels, KvArrays, PassArrays, rope_table
 from luce.engines.qwen35.device.descriptors import BLOCK_ROWS, LANE, PASS, ROW, TILE
+from luce.engines.qwen35.device.vision_attention import VisionAttention, turn_table
 
 TERAFLOPS = 790.0
 """Dense bf16 limit of an H200 in practice."""
@@ -197,12 +198,39 @@ def chunks(bench: Bench, cases: Sequence[Case]) -> None:
         )
 
 
+def pictures(bench: Bench, sides: Sequence[int], heads: int = 16, dim: int = 72) -> None:
+    """Of the tower of 27B: one block."""
+    print(f"vision: one block of {heads} heads of {dim}, us; share of {TERAFLOPS:.0f} TFLOP/s")
+    print(f"{'patches':>8} {'limit':>8} {'attention':>10} {'TFLOP/s':>8}  share  inputs")
+    device = bench.device
+    config = VisionConfig(
+        depth=1, hidden=heads * dim, heads=heads, ffn=64, patch_size=16, temporal_patch_size=2, merge_size=2,
+        grid_side=48, out_hidden=64,
+    )  # fmt: skip
+    kernels = VisionAttention(device, config)
+    for side in sides:
+        count = side * side
+        x, turn = bench.normal(count, 3 * config.hidden), device.array(turn_table((side, side), dim, 2))
+        y = device.empty((count, config.hidden), np.float32)
+        tiles = [kernels.tiles(device, count) for _ in range(4)]
+        device.synchronize()
+        inputs = bench.time(lambda layer: kernels.inputs(count, x, None, turn, tiles[layer]), 4)
+        attention = bench.time(lambda layer: kernels.attend(count, tiles[layer], y), 4)
+        flops = 4.0 * count * count * config.hidden
+        rate = flops / attention / 1e12
+        print(
+            f"{count:8} {flops / TERAFLOPS / 1e6:8.1f} {attention * 1e6:10.1f} {rate:8.1f} {rate / TERAFLOPS:6.2f} "
+            f"{inputs * 1e6:7.1f}",
+            flush=True,
+        )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--shape", choices=SHAPES, default="27b")
     parser.add_argument("--contexts", type=int, nargs="*", default=[4096, 32768])
     parser.add_argument("--batches", type=int, nargs="*", default=[1, 2, 4, 8, 16, 32, 64])
-    parser.add_argument("--skip", choices=["decode", "prefill"], nargs="*", default=[])
+    parser.add_argument("--skip", choices=["decode", "prefill", "vision"], nargs="*", default=[])
     arguments = parser.parse_args()
     device = open_device(0)
     copy = copy_rate(device)
@@ -221,6 +249,8 @@ def main() -> None:
                 Case(16, 4096, 8),
             ],
         )
+    if "vision" not in arguments.skip:
+        pictures(bench, [16, 32, 64])
 
 
 if __name__ == "__main__":

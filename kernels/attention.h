@@ -25,6 +25,7 @@
 // the check of lanes then finds.
 #pragma once
 #include "activation.h"
+#include "attention_core.h"
 #include "batch.h"
 
 #if !defined(HEADS) || !defined(KV_HEADS) || !defined(HEAD_DIM)
@@ -39,7 +40,6 @@
 #define TILE_KEYS 128
 #define SPLIT_TILES (SPLIT_KEYS / TILE_KEYS)
 #define TILE_BYTES (BLOCK_ROWS * HEAD_DIM * 2)  // of a block and kv head
-#define CORE_BYTES 128
 #define GROUP_BYTES (HEAD_DIM * 16)  // 8 keys of a tile
 
 // Byte offset of a (block, kv head)'s tile.
@@ -47,60 +47,6 @@ DEVICE i64 tile_at(i32 block, i32 kv_head) { return ((i64)block * KV_HEADS + kv_
 // Byte offset within a tile.
 DEVICE i32 key_at(i32 key, i32 dim) { return ((key / 8 * (HEAD_DIM / 8) + dim / 8) * 64 + key % 8 * 8 + dim % 8) * 2; }
 DEVICE i32 value_at(i32 key, i32 dim) { return ((key / 8 * (HEAD_DIM / 8) + dim / 8) * 64 + dim % 8 * 8 + key % 8) * 2; }
-
-// The larger number; NaN loses.
-DEVICE f32 larger(f32 a, f32 b) {
-#if defined(__CUDA_ARCH__)
-  return fmaxf(a, b);
-#else
-  return __builtin_fmaxf(a, b);
-#endif
-}
-
-#define MINUS_INFINITY as_f32(0xff800000u)
-#define NOT_A_NUMBER as_f32(0x7fc00000u)
-
-// c of the tree: scores to exponents of 2.
-DEVICE f32 score_scale() { return div(1.44269504f, sqrt_((f32)HEAD_DIM)); }
-
-// 2^x for x <= 0, relative error 3e-6 (a probability is rounded to bf16 anyway) from 2^-125 on; exactly 1 at 0, exactly 0 at and
-// below 2^-127 and for NaN.
-DEVICE f32 exp2_below(f32 x) {
-  x = larger(x, -127.0f);
-  f32 n = add(x, 12582912.0f), r = sub(x, sub(n, 12582912.0f));
-  f32 p = 9.58285294e-3f;
-  p = fma_(p, r, 5.59064262e-2f);
-  p = fma_(p, r, 2.40240991e-1f);
-  p = fma_(p, r, 6.93124175e-1f);
-  p = fma_(p, r, 1.0f);
-  return as_f32(as_u32(p) + (as_u32(n) << 23));
-}
-// 2^(c (from - to)), the factor that sums relative to `from` take on when `to` is the maximum. Exactly 1 if equal; both may
-// be -infinity.
-DEVICE f32 rescale(f32 from, f32 to, f32 c) { return exp2_below(mul(sub(from, to == MINUS_INFINITY ? 0.0f : to), c)); }
-
-// p of the tree; offset is -c m'. Of a hidden score, -infinity, exactly 0.
-DEVICE f32 probability(f32 score, f32 c, f32 offset) { return exp2_below(fma_(score, c, offset)); }
-
-// Four core matrices as fragments: lane i names row i % 8 of matrix i / 8. From shared memory where tiles are staged there.
-#if HAS_BULK
-#define fragments(r, row) ldmatrix_x4(r, row)
-#else
-DEVICE void fragments(u32 (&r)[4], const u8* row) {
-  u64 mine = (u64)row;
-  UNROLL for (i32 i = 0; i < 4; i++) r[i] = ((const u32*)shfl(mine, i * 8 + lane() / 4))[lane() % 4];
-}
-#endif
-
-// Sum over the four lanes of a row of fragments.
-DEVICE f32 quad_sum(f32 v) {
-  v = add(v, shfl_xor(v, 1));
-  return add(v, shfl_xor(v, 2));
-}
-DEVICE f32 quad_max(f32 v) {
-  v = larger(v, shfl_xor(v, 1));
-  return larger(v, shfl_xor(v, 2));
-}
 
 // Keys at or past `count` of a pair of keys that a fragment's word holds become exact zeros.
 DEVICE u32 pair_mask(i32 key, i32 count) { return (key < count ? 0xffffu : 0u) | (key + 1 < count ? 0xffff0000u : 0u); }

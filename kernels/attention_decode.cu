@@ -54,8 +54,9 @@ DEVICE Item item_at(const Work& work, i32 index, const Lane* lanes, i32 max_spli
 }
 
 // c += a b where only as many rows of a as there are query heads count.
-DEVICE void multiply(f32 (&c)[4], const u32 (&a)[2 * HALVES], u32 b0, u32 b1) {
-  mma_bf16(c, a[0], HALVES == 2 ? a[HALVES - 1] : 0, a[HALVES], HALVES == 2 ? a[2 * HALVES - 1] : 0, b0, b1);
+DEVICE void multiply_heads(f32 (&c)[4], const u32 (&a)[2 * HALVES], u32 b0, u32 b1) {
+  const u32 whole[4] = {a[0], HALVES == 2 ? a[HALVES - 1] : 0, a[HALVES], HALVES == 2 ? a[2 * HALVES - 1] : 0};
+  multiply(c, whole, b0, b1);
 }
 
 #if HAS_BULK
@@ -189,8 +190,8 @@ LUCE_KERNEL(attention_decode, THREADS)(
           UNROLL for (i32 i = 0; i < 2; i++) {
             u32 b[4];
             fragments(b, tile_keys + (warp() * 2 + i) * GROUP_BYTES + step * 2 * CORE_BYTES + lane() * 16);
-            multiply(s[i], a[step], b[0], b[1]);
-            multiply(s[i], a[step + 1], b[2], b[3]);
+            multiply_heads(s[i], a[step], b[0], b[1]);
+            multiply_heads(s[i], a[step + 1], b[2], b[3]);
           }
         }
         UNROLL for (i32 i = 0; i < 2; i++) {
@@ -201,7 +202,7 @@ LUCE_KERNEL(attention_decode, THREADS)(
         }
         release();
       }
-      barrier_sync(1, CONSUMER_THREADS);
+      meet(1, CONSUMER_THREADS);
       // Probabilities as the fragments that meet the values, by every warp for itself.
       u32 p[TILE_KEYS / 16][2 * HALVES];
       f32 factors[HALVES];
@@ -248,7 +249,7 @@ LUCE_KERNEL(attention_decode, THREADS)(
             fragments(b, tile_values + (pairs * 4 + lane() / 8) * GROUP_BYTES + (warp() * COLUMNS + i) * CORE_BYTES +
                              lane() % 8 * 16);
             UNROLL for (i32 k = 0; k < 2; k++) {
-              multiply(o[i], p[block * 4 + pairs * 2 + k], b[2 * k] & visible[2 * k], b[2 * k + 1] & visible[2 * k + 1]);
+              multiply_heads(o[i], p[block * 4 + pairs * 2 + k], b[2 * k] & visible[2 * k], b[2 * k + 1] & visible[2 * k + 1]);
             }
           }
         }
@@ -279,49 +280,65 @@ LUCE_KERNEL(attention_decode_shape, 32)(i32* found) {
 }
 LUCE_EXPORT(attention_decode_shape)
 
-#define AHEAD 8  // splits whose parts are on their way at once
+#define AHEAD 16  // splits whose parts are on their way at once
 
 // Splits in ascending order, the gate, and the row of the output product.
 //   x  f32 [rows][stride], where the gates stand (attention_inputs); y: see activation.h, K = HEADS * HEAD_DIM
-// grid (lanes or more, HEADS), HEAD_DIM threads; shared: 4 bytes.
+// grid (lanes or more, HEADS), HEAD_DIM threads; shared: 16 * HEAD_DIM + 64 bytes.
 LUCE_KERNEL(attention_merge, HEAD_DIM)(
     const f32* RESTRICT parts, const f32x4* RESTRICT marks, const Pass* pass, const Row* rows, const Lane* lanes,
     const i32* tables, i32 blocks, i32 max_splits, const f32* RESTRICT x, i32 stride, u16* y, i32 y_rows, i32 y_tile, i32 y_depth) {
   i32 i = block_x(), head = block_y(), dim = thread();
-  u32* bad = (u32*)shared_memory();
+  f32x4* steps = (f32x4*)shared_memory();  // of a split (a, b, l of the first half, l of the second)
+  f32* tops = (f32*)(steps + HEAD_DIM);
+  u32* bad = (u32*)(tops + HEAD_DIM / 32);
   pdl_launch();
   if (i >= pass->lanes) return;
   i32 row = lanes[i].row, end = lanes[i].start + 1, splits = min_(splits_of(end), max_splits);
   if (thread() == 0) *bad = (u32)rows[row].kv >= (u32)blocks * BLOCK_ROWS;
   sync_block();
   if (!in_pool(tables + lanes[i].table, thread(), block_threads(), end, blocks)) atomic_or(bad, 1u);
-  sync_block();
   pdl_wait();
   f32 gate = x[(i64)row * stride + (2 * head + 1) * HEAD_DIM + dim];
   const f32 c = score_scale();
   i64 at = ((i64)row * HEADS + head) * max_splits;
-  f32 most = MINUS_INFINITY, total = 0.0f, low = 0.0f, high = 0.0f;
-  for (i32 first = 0; first < splits; first += AHEAD) {
-    f32 part[AHEAD];
-    f32x4 mark[AHEAD];
-    UNROLL for (i32 k = 0; k < AHEAD; k++) {
-      if (first + k < splits) {
-        part[k] = parts[(at + first + k) * HEAD_DIM + dim];
-        mark[k] = marks[at + first + k];
+  f32 most = MINUS_INFINITY, total = 0.0f, low = 0.0f, high = 0.0f, part[AHEAD];
+  // As many splits at once as there are threads: one thread makes the factors of one split.
+  for (i32 chunk = 0; chunk < splits; chunk += HEAD_DIM) {
+    i32 count = min_(HEAD_DIM, splits - chunk);
+    const f32* from = parts + (at + chunk) * HEAD_DIM + dim;
+    UNROLL for (i32 k = 0; k < AHEAD; k++) part[k] = k < count ? from[(i64)k * HEAD_DIM] : 0.0f;
+    f32x4 mark = {MINUS_INFINITY, 0.0f, 0.0f, 0.0f};
+    if (thread() < count) mark = marks[at + chunk + thread()];
+    f32 until = mark.x;  // the maximum up to this split, first within the warp
+    UNROLL for (i32 delta = 1; delta < 32; delta *= 2) until = larger(until, shfl(until, lane() >= delta ? lane() - delta : lane()));
+    f32 before = shfl(until, lane() > 0 ? lane() - 1 : 0);
+    if (lane() == 0) before = MINUS_INFINITY;
+    if (lane() == 31) tops[warp()] = until;
+    sync_block();
+    for (i32 w = 0; w < HEAD_DIM / 32; w++) {
+      if (w < warp()) before = larger(before, tops[w]);
+    }
+    before = larger(before, most);
+    until = larger(before, mark.x);
+    steps[thread()] = {rescale(before, until, c), rescale(mark.x, until, c), mark.y, mark.z};
+    UNROLL for (i32 w = 0; w < HEAD_DIM / 32; w++) most = larger(most, tops[w]);
+    sync_block();
+    for (i32 first = 0; first < count; first += AHEAD) {
+      UNROLL for (i32 k = 0; k < AHEAD; k++) {
+        if (first + k < count) {
+          f32x4 step = steps[first + k];
+          total = fma_(part[k], step.y, mul(total, step.x));
+          low = fma_(step.z, step.y, mul(low, step.x));
+          high = fma_(step.w, step.y, mul(high, step.x));
+          if (first + AHEAD + k < count) part[k] = from[(i64)(first + AHEAD + k) * HEAD_DIM];
+        }
       }
     }
-    UNROLL for (i32 k = 0; k < AHEAD; k++) {
-      if (first + k < splits) {
-        MergeFactors f = merge_factors(most, mark[k].x, c);
-        total = fma_(part[k], f.b, mul(total, f.a));
-        low = fma_(mark[k].y, f.b, mul(low, f.a));
-        high = fma_(mark[k].z, f.b, mul(high, f.a));
-      }
-    }
+    sync_block();
   }
-  f32 found = *bad ? NOT_A_NUMBER : finish(total, low, high, gate);
   Activations out = {y, y_rows, y_tile, y_depth};
-  f32 v[1] = {found};
+  f32 v[1] = {*bad ? NOT_A_NUMBER : finish(total, low, high, gate)};
   store_activations(out, row, head * HEAD_DIM + dim, v);
   if (head == HEADS - 1) pad_activations(out, row, dim, HEAD_DIM);
 }

@@ -78,7 +78,7 @@ LUCE_KERNEL(attention_prefill, THREADS)(
   check_rows(rows, pass_rows, blocks, bad);
   pdl_wait();
   load_queries(rows, q, queries);
-  barrier_sync(5, CONSUMER_THREADS);
+  meet(5, CONSUMER_THREADS);
 
   const i32 t = lane() % 4, r = warp() % 4, h = warp() / 4;
   Softmax softmax = softmax_start(rows);
@@ -119,8 +119,8 @@ LUCE_KERNEL(attention_prefill, THREADS)(
             u32 b[4];
             fragments(b, tile_keys + i * GROUP_BYTES + step * 2 * CORE_BYTES + lane() * 16);
             f32(&sums)[4] = *(f32(*)[4])(s + 4 * i);
-            mma_bf16(sums, a[0][0], a[0][1], a[0][2], a[0][3], b[0], b[1]);
-            mma_bf16(sums, a[1][0], a[1][1], a[1][2], a[1][3], b[2], b[3]);
+            multiply(sums, a[0], b[0], b[1]);
+            multiply(sums, a[1], b[2], b[3]);
           }
         }
       }
@@ -128,10 +128,10 @@ LUCE_KERNEL(attention_prefill, THREADS)(
     }
     if (key + TILE_KEYS > rows.first + 1) softmax_hide(softmax, s, key + h * BLOCK_ROWS);
     softmax_tops(s, maxima, tops);
-    barrier_sync(1 + r, 64);
+    meet(1 + r, 64);
     softmax_tile(softmax, s, tops, maxima);
     store_probabilities(s, probabilities);
-    barrier_sync(1 + r, 64);
+    meet(1 + r, 64);
     UNROLL for (i32 i = 0; i < DIM_GROUPS * 4; i++) o[i] = mul(o[i], softmax.factors[i / 2 % 2]);
     NO_UNROLL for (i32 block = 0; block < held; block++) {
       const u8* tile_values = piece(block, values);
@@ -150,7 +150,7 @@ LUCE_KERNEL(attention_prefill, THREADS)(
           fragments(b, tile_values + (pairs * 4 + lane() / 8) * GROUP_BYTES + (h * DIM_GROUPS + i) * CORE_BYTES + lane() % 8 * 16);
           f32(&sums)[4] = *(f32(*)[4])(o + 4 * i);
           UNROLL for (i32 k = 0; k < 2; k++) {
-            mma_bf16(sums, p[k][0], p[k][1], p[k][2], p[k][3], b[2 * k] & visible[2 * k], b[2 * k + 1] & visible[2 * k + 1]);
+            multiply(sums, p[k], b[2 * k] & visible[2 * k], b[2 * k + 1] & visible[2 * k + 1]);
           }
         }
       }
@@ -162,7 +162,7 @@ LUCE_KERNEL(attention_prefill, THREADS)(
     }
   }
   Activations out = {y, y_rows, y_tile, y_depth};
-  barrier_sync(5, CONSUMER_THREADS);
+  meet(5, CONSUMER_THREADS);
   finish_rows(rows, softmax, total, maxima, queries, *bad, x, stride, out);
 }
 LUCE_EXPORT(attention_prefill)

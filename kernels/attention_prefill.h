@@ -144,7 +144,7 @@ DEVICE void finish_rows(const Rows& rows, const Softmax& s, const f32 (&total)[D
     maxima[warp() * 16 + g] = s.sum[0];
     maxima[warp() * 16 + 8 + g] = s.sum[1];
   }
-  barrier_sync(5, CONSUMER_THREADS);
+  meet(5, CONSUMER_THREADS);
   UNROLL for (i32 half = 0; half < 2; half++) {
     i32 row = 16 * r + 8 * half + g, at = row % QUERY_TILE;
     if (at >= rows.tokens) continue;
@@ -157,7 +157,7 @@ DEVICE void finish_rows(const Rows& rows, const Softmax& s, const f32 (&total)[D
       gated[row * (HEAD_DIM / 2) + (h * DIM_GROUPS + i) * 4 + t] = bad ? 0x7fc07fc0u : pack_bf16(a, b);
     }
   }
-  barrier_sync(5, CONSUMER_THREADS);
+  meet(5, CONSUMER_THREADS);
   for (i32 i = thread(); i < 64 * HEAD_DIM / 8; i += CONSUMER_THREADS) {
     i32 row = i / (HEAD_DIM / 8), chunk = i % (HEAD_DIM / 8), at = row % QUERY_TILE;
     u32x4 words = *(const u32x4*)(gated + i * 4);

@@ -116,7 +116,7 @@ LUCE_KERNEL(attention_prefill_wgmma, THREADS)(
   pdl_wait();
   load_queries(rows, q, queries);
   proxy_fence();
-  barrier_sync(5, CONSUMER_THREADS);
+  meet(5, CONSUMER_THREADS);
 
   const i32 h = shfl(warp() / 4, 0), pair = 1 + warp() % 4, all = shfl(ceil_div(rows.end, TILE_KEYS), 0);
   const TileDesc query_desc = tile_desc<CORE_BYTES, GROUP_BYTES>(queries);
@@ -149,7 +149,7 @@ LUCE_KERNEL(attention_prefill_wgmma, THREADS)(
     f32 tops[2];
     if (key + TILE_KEYS > rows.first + 1) softmax_hide(softmax, s, key + h * BLOCK_ROWS);
     softmax_tops(s, maxima, tops);
-    barrier_sync(pair, 64);
+    meet(pair, 64);
     if (starts_split) softmax_end_split(softmax);
     softmax_tile(softmax, s, tops, maxima);
     store_probabilities(s, probabilities + tile % 2 * PROBABILITY_BYTES);
@@ -176,7 +176,7 @@ LUCE_KERNEL(attention_prefill_wgmma, THREADS)(
   NO_UNROLL for (i32 tile = 0; tile + 1 < all; tile++) {
     i32 turn = values_turn(tile, rows.end);
     proxy_fence();
-    barrier_sync(5, CONSUMER_THREADS);
+    meet(5, CONSUMER_THREADS);
     score(s, tile + 1);
     wait_full(turn);
     wait_full(turn + 1);
@@ -200,14 +200,14 @@ LUCE_KERNEL(attention_prefill_wgmma, THREADS)(
   if (rows.end % BLOCK_ROWS) clear_values(place(turn + held - 1), rows.end % BLOCK_ROWS);
   if (held == 1) clear_values(place(turn + 1), 0);
   proxy_fence();
-  barrier_sync(5, CONSUMER_THREADS);
+  meet(5, CONSUMER_THREADS);
   sum_values(all - 1, turn);
   wgmma_wait<0>();
   wgmma_hold(o);
   softmax_end_split(softmax);
   merge_split(softmax, o, total);
   Activations out = {y, y_rows, y_tile, y_depth};
-  barrier_sync(5, CONSUMER_THREADS);
+  meet(5, CONSUMER_THREADS);
   finish_rows(rows, softmax, total, maxima, queries, *bad, x, stride, out);
   cluster_sync();
 }

@@ -99,7 +99,15 @@ class Run:
 class Layer:
     """One attention layer with pools of ``blocks`` blocks that start as NaN."""
 
-    def __init__(self, device: Device, config: TextConfig, blocks: int, *, wgmma: bool | None = None) -> None:
+    def __init__(
+        self,
+        device: Device,
+        config: TextConfig,
+        blocks: int,
+        *,
+        wgmma: bool | None = None,
+        context: int = 1024,
+    ) -> None:
         self.device, self.config = device, config
         self.kernels = AttentionKernels(device, config, wgmma=wgmma)
         rng = np.random.default_rng(11)
@@ -108,7 +116,7 @@ class Layer:
         self._rope = device.array(rope_table(config, POSITIONS))
         tile = (blocks, config.kv_heads, BLOCK_ROWS * config.head_dim)
         self.kv = KvArrays(*(device.array(np.full(tile, NAN, np.uint16)) for _ in range(2)))
-        self.scratch = self.kernels.split_arrays(device, 64, 1024)
+        self.scratch = self.kernels.split_arrays(device, 64, context)
 
     def run(
         self,

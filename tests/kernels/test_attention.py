@@ -122,6 +122,37 @@ def test_steps_of_many_lanes(device: Device) -> None:
         assert np.isnan(beside[of]).any(), "a row that is not finite stays so"
 
 
+def test_long_context(device: Device) -> None:
+    """More splits than the merge takes at once, in the bits of one row of a prefill; lanes of other lengths beside."""
+    config = shape(6, 1, 32)
+    blocks, lengths = 300, (9000, 4096, 4095, 1)
+    layer = Layer(device, config, blocks, context=9216)
+    rng = np.random.default_rng(8)
+    for pool in (layer.kv.keys, layer.kv.values):
+        stored = rng.standard_normal(pool.shape, np.float32)
+        device.copy(pool, device.array((stored.view(np.uint32) >> 16).astype(np.uint16)))
+    width = 2 * config.head_dim * (config.heads + config.kv_heads)
+    rows, tables = {}, {}
+    for of, length in enumerate(lengths):
+        x = np.zeros((length, width), np.float32)
+        x[-1] = rng.standard_normal(width)
+        rows[of] = Tokens(x, np.arange(length)[None].repeat(3, 0) % 2000)
+        tables[of] = [int(block) for block in rng.permutation(blocks)[: -(-length // 64)]]
+    tables[1][-1], tables[2][-1] = (
+        tables[0][-1] ^ 1,
+        tables[0][-1] ^ 2,
+    )  # what a lane writes no other one reads
+    for of in range(3):
+        taken = {tables[other][-1] for other in range(4)}
+        tables[of][:-1] = [0 if block in taken else block for block in tables[of][:-1]]
+    assert 0 not in {table[-1] for table in tables.values()}
+    runs = [Run(of, length - 1, 1) for of, length in enumerate(lengths)]
+    steps = layer.run(rows, runs, tables, step=True)
+    chunks = layer.run(rows, runs, tables)
+    for got, expected in zip(steps, chunks, strict=True):
+        assert np.isfinite(got).all() and same(got, expected)
+
+
 @pytest.mark.parametrize("step", [False, True])
 @pytest.mark.parametrize("bad", [-1, 5, 1 << 30])
 def test_block_ids_outside_the_pool_are_caught(device: Device, step: bool, bad: int) -> None:

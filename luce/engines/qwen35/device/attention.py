@@ -200,7 +200,7 @@ class AttentionKernels:
                 *(np.int32(scratch.splits), x, np.int32(x.shape[1])),
                 *(y, np.int32(y_rows), np.int32(0), self._depth),
             ],
-            shared=16,
+            shared=16 * self._dim + 64,
             early=True,
         )
 
