@@ -209,20 +209,25 @@ def pictures(bench: Bench, sides: Sequence[int], heads: int = 16, dim: int = 72)
     )  # fmt: skip
     kernels = VisionAttention(device, config)
     for side in sides:
-        count = side * side
-        x, turn = bench.normal(count, 3 * config.hidden), device.array(turn_table((side, side), dim, 2))
-        y = device.empty((count, config.hidden), np.float32)
-        tiles = [kernels.tiles(device, count) for _ in range(4)]
-        device.synchronize()
-        inputs = bench.time(lambda layer: kernels.inputs(count, x, None, turn, tiles[layer]), 4)
-        attention = bench.time(lambda layer: kernels.attend(count, tiles[layer], y), 4)
-        flops = 4.0 * count * count * config.hidden
+        inputs, attention = picture(bench, kernels, config, side)
+        flops = 4.0 * side**4 * config.hidden
         rate = flops / attention / 1e12
         print(
-            f"{count:8} {flops / TERAFLOPS / 1e6:8.1f} {attention * 1e6:10.1f} {rate:8.1f} {rate / TERAFLOPS:6.2f} "
-            f"{inputs * 1e6:7.1f}",
+            f"{side * side:8} {flops / TERAFLOPS / 1e6:8.1f} {attention * 1e6:10.1f} {rate:8.1f} "
+            f"{rate / TERAFLOPS:6.2f} {inputs * 1e6:7.1f}",
             flush=True,
         )
+
+
+def picture(bench: Bench, kernels: VisionAttention, config: VisionConfig, side: int) -> tuple[float, float]:
+    """Seconds of the inputs and the attention of one block."""
+    device, count, dim = bench.device, side * side, config.hidden // config.heads
+    x, turn = bench.normal(count, 3 * config.hidden), device.array(turn_table((side, side), dim, 2))
+    y = device.empty((count, config.hidden), np.float32)
+    tiles = [kernels.tiles(device, count) for _ in range(4)]
+    device.synchronize()
+    inputs = bench.time(lambda layer: kernels.inputs(count, x, None, turn, tiles[layer]), 4)
+    return inputs, bench.time(lambda layer: kernels.attend(count, tiles[layer], y), 4)
 
 
 def main() -> None:
