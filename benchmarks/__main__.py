@@ -27,6 +27,7 @@ BENCHMARKS = {
     "prefix_cache": "keys, look-ups and evictions of the prefix cache, by the number of entries",
     "scheduler": "plans and whole steps in Python, and what they do not grow with",
     "recording": "what `luce serve --trace` costs",
+    "page": "what a page at /ui costs the step loop (needs playwright and a Chromium)",
     "turns": "whole turns a second of real actors on an engine that costs nothing",
     "overhead": "what the HTTP side costs, beside bare Quart",
     "server": "a whole server over loopback",
