@@ -1,8 +1,8 @@
 """What a page at /ui costs the step loop, in a real Chromium on the same machine: 64 busy slots at 100 steps a second.
 
 The engine is the fake one, whose step takes so long that the loop makes a hundred a second; requests are asked for
-within the process, so that the page's stream is all there is of HTTP. Steps a second with the page open, without it, and
-with the page in a tab that the system has stopped, in turns; and the frames a second that the page draws meanwhile.
+within the process, so that the page's stream is all there is of HTTP. Steps a second with the page open, without it,
+and with the page in a tab that the system has stopped, in turns; and the frames a second that the page draws meanwhile.
 """
 
 from __future__ import annotations

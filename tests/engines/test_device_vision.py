@@ -1,0 +1,97 @@
+"""The vision tower on a device against the one in numpy: values near, bits independent of other pictures."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from luce.compute.device import Device
+from luce.engines.qwen35.config import VisionConfig
+from luce.engines.qwen35.device.vision import DeviceVision, vision_arrays, vision_weight_bytes
+from luce.engines.qwen35.vision import VisionTower
+from luce.engines.qwen35.weights import VisionBlockWeights, VisionWeights
+from luce.engines.seam import PatchImage
+from luce.errors import RequestError
+from tests.kernels.conftest import device as device  # noqa: PLC0414 - a fixture
+
+CONFIG = VisionConfig(
+    depth=2,
+    hidden=64,
+    heads=4,
+    ffn=96,
+    patch_size=8,
+    temporal_patch_size=1,
+    merge_size=2,
+    grid_side=6,
+    out_hidden=48,
+)
+
+
+def weights(config: VisionConfig, seed: int = 0) -> VisionWeights:
+    rng = np.random.default_rng(seed)
+    d, merged = config.hidden, config.hidden * config.merge_size**2
+
+    def matrix(rows: int, depth: int) -> np.ndarray:
+        return (rng.standard_normal((rows, depth)) / depth**0.5).astype(np.float32)
+
+    def vector(size: int, around: float = 0.0) -> np.ndarray:
+        return (around + 0.1 * rng.standard_normal(size)).astype(np.float32)
+
+    def block() -> VisionBlockWeights:
+        return VisionBlockWeights(
+            norm1=vector(d, 1), norm1_bias=vector(d), qkv=matrix(3 * d, d), qkv_bias=vector(3 * d),
+            proj=matrix(d, d), proj_bias=vector(d), norm2=vector(d, 1), norm2_bias=vector(d),
+            fc1=matrix(config.ffn, d), fc1_bias=vector(config.ffn), fc2=matrix(d, config.ffn), fc2_bias=vector(d),
+        )  # fmt: skip
+
+    return VisionWeights(
+        patch=matrix(d, config.in_channels * config.patch_size**2), patch_bias=vector(d),
+        positions=matrix(config.grid_side**2, d), blocks=tuple(block() for _ in range(config.depth)),
+        merger_norm=vector(d, 1), merger_norm_bias=vector(d), merger_fc1=matrix(merged, merged),
+        merger_fc1_bias=vector(merged), merger_fc2=matrix(config.out_hidden, merged),
+        merger_fc2_bias=vector(config.out_hidden),
+    )  # fmt: skip
+
+
+def picture(grid: tuple[int, int], seed: int) -> PatchImage:
+    count = grid[0] * grid[1]
+    values = np.random.default_rng(seed).standard_normal((count, 3 * CONFIG.patch_size**2)).astype(np.float32)
+    return PatchImage(values, grid, b"", count // 4)
+
+
+@pytest.fixture(scope="module")
+def tower(device: Device) -> DeviceVision:
+    return DeviceVision(device, CONFIG, weights(CONFIG), 160)
+
+
+@pytest.mark.parametrize("grid", [(2, 2), (4, 6), (8, 8), (10, 14)])
+def test_rows_are_near_those_of_numpy(tower: DeviceVision, grid: tuple[int, int]) -> None:
+    """Up to 64 patches by the products for few rows, more by those for many."""
+    image = picture(grid, 3)
+    wanted = VisionTower(CONFIG, weights(CONFIG))(image)
+    found = tower(image)
+    assert found.shape == (image.num_tokens, CONFIG.out_hidden)
+    assert np.max(np.abs(found - wanted)) < 0.03 * np.sqrt(np.mean(wanted**2))
+
+
+def test_a_pictures_bits_are_its_own(tower: DeviceVision) -> None:
+    images = [picture(grid, seed) for seed, grid in enumerate([(10, 14), (4, 4), (8, 10), (10, 14)])]
+    alone = [tower(image) for image in images]
+    for order in ((3, 2, 1, 0), (0, 0, 3), (1, 2, 0)):
+        for place in order:
+            np.testing.assert_array_equal(tower(images[place]), alone[place])
+    assert not np.array_equal(alone[0], alone[3])
+
+
+def test_what_does_not_fit_is_refused(tower: DeviceVision) -> None:
+    with pytest.raises(RequestError, match="168 patches, the server takes 160"):
+        tower(picture((12, 14), 0))
+    with pytest.raises(RequestError, match="do not fit the grid"):
+        tower(PatchImage(np.zeros((9, 192), np.float32), (3, 3), b"", 2))
+
+
+def test_the_plan_counts_what_is_allocated(tower: DeviceVision) -> None:
+    arrays = tower._arrays
+    for spec in vision_arrays(CONFIG, 160):
+        assert arrays[spec.name].nbytes == spec.nbytes
+    assert vision_weight_bytes(CONFIG) == sum(matrix.nbytes for matrix in tower._matrices())
