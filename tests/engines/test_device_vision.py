@@ -12,7 +12,7 @@ from luce.engines.qwen35.vision import VisionTower
 from luce.engines.qwen35.weights import VisionBlockWeights, VisionWeights
 from luce.engines.seam import PatchImage
 from luce.errors import RequestError
-from tests.kernels.conftest import device as device  # noqa: PLC0414 - a fixture
+from tests.kernels.conftest import device as device
 
 CONFIG = VisionConfig(
     depth=2,
