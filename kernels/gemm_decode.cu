@@ -152,7 +152,12 @@ LUCE_KERNEL_RESIDENT(gemm_decode, WARPS * WARP, CTAS)
         multiply(c, a, at_x + quarter * (64 * ROWS * 2));
       }
 #if SCALED
-      add_record(p, c, record, at_sums, lane);
+      u32x2 b[TILES] = {};
+#if MINIMA
+      UNROLL
+      for (int i = 0; i < TILES; i++) b[i] = words2_at(at_sums + i * 8 * SUM_BYTES);
+#endif
+      add_record(p, c, record, b, lane);
       at_sums += ROWS * SUM_BYTES;
 #endif
       at_x += QUARTERS * 64 * ROWS * 2;

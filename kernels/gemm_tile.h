@@ -4,6 +4,9 @@
 // 8 rows the other columns repeat some and nobody looks at them.
 #pragma once
 #include "records.h"
+#if !HAS_MMA
+#include "mma_fallback.h"
+#endif
 
 #ifndef ROWS
 #error "ROWS: height of the step layout, 1, 2, 4, 8, 16, 32 or 64"
@@ -19,6 +22,14 @@ DEVICE i32 lane_row(i32 lane) { return (lane >> 2) % (ROWS < 8 ? ROWS : 8); }
 DEVICE i32 lane_activations(i32 lane) { return lane_row(lane) * ROW_BYTES + (lane & 3) * 16; }
 DEVICE i32 lane_sums(i32 lane) { return lane_row(lane) * SUM_BYTES + (lane & 3) * 8; }
 
+DEVICE void multiply_step(f32 (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+#if HAS_MMA
+  mma_bf16(c, a[0], a[1], a[2], a[3], b0, b1);
+#else
+  fallback_mma_bf16(c, a, b0, b1);
+#endif
+}
+
 // c += a quarter's weights x its activations (the lane's place in them).
 DEVICE void multiply(Tile& c, const u32 (&a)[4][4], const u8* x) {
   UNROLL
@@ -26,11 +37,10 @@ DEVICE void multiply(Tile& c, const u32 (&a)[4][4], const u8* x) {
     u32x4 b[TILES];
     UNROLL
     for (int i = 0; i < TILES; i++) b[i] = words4_at(x + pair * ROWS * ROW_BYTES + i * 8 * ROW_BYTES);
-    const u32(&w)[4] = a[2 * pair], (&v)[4] = a[2 * pair + 1];
     UNROLL
-    for (int i = 0; i < TILES; i++) mma_bf16(c[i], w[0], w[1], w[2], w[3], b[i].x, b[i].y);
+    for (int i = 0; i < TILES; i++) multiply_step(c[i], a[2 * pair], b[i].x, b[i].y);
     UNROLL
-    for (int i = 0; i < TILES; i++) mma_bf16(c[i], v[0], v[1], v[2], v[3], b[i].z, b[i].w);
+    for (int i = 0; i < TILES; i++) multiply_step(c[i], a[2 * pair + 1], b[i].z, b[i].w);
   }
 }
 
@@ -40,8 +50,8 @@ DEVICE void clear(Tile& c) {
 }
 
 #if SCALED
-// p = fma(d, c, p), then the minima.
-DEVICE void add_record(Tile& p, const Tile& c, const u8* record, const u8* sums, i32 lane) {
+// p = fma(d, c, p), then the minima times the sums of activations (hi, lo of blocks 2t, 2t + 1; unused without minima).
+DEVICE void add_record(Tile& p, const Tile& c, const u8* record, const u32x2 (&sums)[TILES], i32 lane) {
   f32 d0, d1;
   load_row_scales(record, lane, d0, d1);
   UNROLL
@@ -55,10 +65,7 @@ DEVICE void add_record(Tile& p, const Tile& c, const u8* record, const u8* sums,
   u32 m[4];
   load_minima(record, lane, m);
   UNROLL
-  for (int i = 0; i < TILES; i++) {
-    u32x2 b = words2_at(sums + i * 8 * SUM_BYTES);
-    mma_bf16(p[i], m[0], m[1], m[2], m[3], b.x, b.y);
-  }
+  for (int i = 0; i < TILES; i++) multiply_step(p[i], m, sums[i].x, sums[i].y);
 #endif
 }
 #endif

@@ -58,6 +58,14 @@ template <int COLUMNS> DEVICE void wgmma_bf16(f32 (&d)[COLUMNS / 2], const u32 (
 
 #define D4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define D16(i) D4(i), D4(i + 4), D4(i + 8), D4(i + 12)
+template <> DEVICE void wgmma_bf16<32>(f32 (&d)[16], const u32 (&a)[4], TileDesc b, i32 keep) {
+  asm volatile(
+      "{.reg .pred p; setp.ne.b32 p, %21, 0; wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {"
+      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, "
+      "{%16, %17, %18, %19}, %20, p, 1, 1, 0;}"
+      : D16(0)
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(keep));
+}
 template <> DEVICE void wgmma_bf16<64>(f32 (&d)[32], const u32 (&a)[4], TileDesc b, i32 keep) {
   asm volatile(
       "{.reg .pred p; setp.ne.b32 p, %37, 0; wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 import attrs
@@ -12,12 +13,22 @@ import numpy.typing as npt
 
 from luce.compute.activations import padded_depth
 from luce.compute.device import Device
-from luce.compute.gemm_plan import DecodePlan, plan_decode
+from luce.compute.gemm_plan import (
+    CHUNK_DEPTH,
+    DecodePlan,
+    WidePlan,
+    partial_floats,
+    plan_decode,
+    plan_wide,
+)
 from luce.compute.packing import ROW_BLOCK, pack_rows, packed_shape, stored_format
 
 __all__ = ["Epilogue", "GemmScratch", "WeightMatrix", "scratch_for"]
 
 U8 = npt.NDArray[np.uint8]
+PLAIN_ROWS = 8
+"""Activations of a block of the plain GEMM in the prefill layout."""
+PLAIN_WARPS = 8
 
 
 class Epilogue(enum.Enum):
@@ -40,7 +51,7 @@ class GemmScratch:
     counts: Any
 
 
-def scratch_for(device: Device, plans: list[DecodePlan]) -> GemmScratch:
+def scratch_for(device: Device, plans: Sequence[DecodePlan | WidePlan]) -> GemmScratch:
     """Scratch that is enough for all these launches; its counters are zero between launches."""
     parts = max((plan.parts for plan in plans), default=0)
     counts = max((plan.counts for plan in plans), default=0)
@@ -143,4 +154,106 @@ class WeightMatrix:
             ],
             shared=plan.shared,
             early=True,
+        )
+
+    def wide(
+        self,
+        x: Any,
+        to: Any,
+        rows: int,
+        epilogue: Epilogue,
+        scratch: GemmScratch,
+        *,
+        stride: int | None = None,
+        valid: int | None = None,
+        plan: WidePlan | None = None,
+    ) -> None:
+        """As :meth:`decode` (STORE or ADD) for 32 or 64 rows in the prefill layout with one tile of that height."""
+        assert epilogue is not Epilogue.SWIGLU, "the wide GEMM stores or adds"
+        if plan is None:
+            plan = plan_wide(
+                self.format,
+                self.rows,
+                self.depth,
+                rows,
+                self.device.multiprocessors,
+                self.device.shared_limit,
+            )
+        kernel = self.device.kernel(
+            "gemm_wide.cu",
+            "gemm_wide",
+            {
+                "FORMAT": f"FORMAT_{self.format}",
+                "TOKENS": rows,
+                "GROUPS": plan.groups,
+                "EPILOGUE": epilogue.value,
+            },
+        )
+        kernel(
+            (plan.grid, 1, 1),
+            plan.groups * 128,
+            [
+                x,
+                self.records,
+                to,
+                scratch.parts,
+                scratch.counts,
+                np.int32(rows if valid is None else valid),
+                np.int32(self.rows),
+                np.int32(self.rows if stride is None else stride),
+                np.int32(-(-self.rows // ROW_BLOCK)),
+                np.int32(padded_depth(self.depth) // 256),
+                np.int32(plan.slice_chunks),
+                np.int32(plan.stages),
+            ],
+            shared=plan.shared,
+            early=True,
+        )
+
+    def plain(
+        self,
+        x: Any,
+        to: Any,
+        rows: int,
+        tile: int,
+        epilogue: Epilogue,
+        *,
+        stride: int | None = None,
+        valid: int | None = None,
+    ) -> None:
+        """As :meth:`decode` (STORE or ADD), with the kernel for any device, any number of rows and either layout.
+
+        Args:
+            rows: height of the layout, a bucket or a multiple of ``tile``.
+            tile: of the prefill layout; 0: the step layout.
+        """
+        assert epilogue is not Epilogue.SWIGLU, "the plain GEMM stores or adds"
+        height = PLAIN_ROWS if tile else rows
+        kernel = self.device.kernel(
+            "gemm_plain.cu",
+            "gemm_plain",
+            {
+                "FORMAT": f"FORMAT_{self.format}",
+                "ROWS": height,
+                "WARPS": PLAIN_WARPS,
+                "PREFILL": int(tile > 0),
+            },
+        )
+        chunks = -(-self.depth // CHUNK_DEPTH)
+        kernel(
+            (-(-self.rows // ROW_BLOCK), -(-rows // height), 1),
+            PLAIN_WARPS * 32,
+            [
+                x,
+                np.int32(rows),
+                np.int32(tile),
+                self.records,
+                to,
+                np.int32(rows if valid is None else valid),
+                np.int32(self.rows),
+                np.int32(self.rows if stride is None else stride),
+                np.int32(padded_depth(self.depth) // 256),
+                np.int32(epilogue.value),
+            ],
+            shared=chunks * partial_floats(height) * 4,
         )

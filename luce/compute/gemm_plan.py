@@ -7,7 +7,7 @@ import attrs
 from luce.compute.activations import padded_depth
 from luce.compute.packing import RECORD_BYTES, RECORD_DEPTH, ROW_BLOCK
 
-__all__ = ["CHUNK_DEPTH", "DecodePlan", "partial_floats", "plan_decode"]
+__all__ = ["CHUNK_DEPTH", "DecodePlan", "WidePlan", "partial_floats", "plan_decode", "plan_wide"]
 
 CHUNK_DEPTH = 1024
 """K of a unit of work and of a partial sum (kernels/records.h)."""
@@ -131,6 +131,51 @@ def _launch(
         shared_bytes(name, rows, depth, warps, stages, slots, slice_chunks),
         shared_blocks * chunks * partial_floats(rows),
         shared_blocks,
+    )
+
+
+@attrs.frozen
+class WidePlan:
+    """A launch of kernels/gemm_wide.cu; fields as those of :class:`DecodePlan`."""
+
+    groups: int
+    """Warpgroups of a CTA."""
+    stages: int
+    grid: int
+    slice_chunks: int
+    shared: int
+    parts: int
+    counts: int
+
+
+def wide_shared_bytes(name: str, rows: int, depth: int, groups: int, stages: int, slice_chunks: int) -> int:
+    """Shared memory that the kernel lays out for itself."""
+    values = min(slice_chunks * CHUNK_DEPTH, padded_depth(depth)) * rows * 2
+    sums = values // 16 if name in _WITH_MINIMA else 0
+    rings = groups * 4 * stages * (piece_bytes(name) + 8)
+    return rings + values + sums + 8 + groups * 4
+
+
+def plan_wide(
+    name: str, out: int, depth: int, rows: int, multiprocessors: int, shared_limit: int, groups: int = 2
+) -> WidePlan:
+    """The launch for a matrix [out, depth] and 32 or 64 rows: as many chunks in a slice as leave a deep ring."""
+    blocks, chunks = -(-out // ROW_BLOCK), -(-depth // CHUNK_DEPTH)
+    quads = -(-blocks // 4)
+    for slice_chunks in range(chunks, 0, -1):
+        room = shared_limit - wide_shared_bytes(name, rows, depth, groups, 0, slice_chunks)
+        stages = min(8, room // (groups * 4 * (piece_bytes(name) + 8)))
+        if stages >= 2 and (slice_chunks == 1 or groups * 4 * stages * piece_bytes(name) >= _RING_BYTES):
+            break
+    sliced = slice_chunks < chunks
+    return WidePlan(
+        groups,
+        stages,
+        max(multiprocessors, chunks) if sliced else min(multiprocessors, quads),
+        slice_chunks,
+        wide_shared_bytes(name, rows, depth, groups, stages, slice_chunks),
+        quads * 4 * chunks * partial_floats(rows) if sliced else 0,
+        quads if sliced else 0,
     )
 
 
