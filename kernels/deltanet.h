@@ -43,12 +43,7 @@
 #define STATE_FLOATS (HV * DK * DV)        // of a slot
 #define UNIT_EPS 1e-6f
 
-#if HAS_MMA
 DEVICE void product(f32 (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) { mma_bf16(c, a[0], a[1], a[2], a[3], b0, b1); }
-#else
-#include "mma_fallback.h"
-DEVICE void product(f32 (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) { fallback_mma_bf16(c, a, b0, b1); }
-#endif
 
 // ---- Fragments. With g = lane / 4 and t = lane % 4, a lane holds of a 16-row block (time) or a k16 step (keys) the four
 // consecutive places 4t .. 4t + 3, as operand places 2t, 2t + 1, 2t + 8, 2t + 9; and of 16 columns of v the columns 2g, 2g + 1,

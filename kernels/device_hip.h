@@ -12,7 +12,7 @@
 #define NO_UNROLL _Pragma("nounroll")
 #pragma clang fp contract(off)
 
-#define HAS_MMA 0
+#define HAS_MMA 1  // by shuffles and fma: right, and not fast
 #define HAS_BULK 0
 #define HAS_WGMMA 0
 #define HAS_PDL 0
@@ -45,6 +45,9 @@ DEVICE void sync_block() {
   __builtin_amdgcn_s_barrier();
   __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup");
 }
+// There are no barriers for a part of a block: all of it meets. So without bulk copies, and so without warps that do nothing but
+// copy, every warp of a block comes by the same barriers.
+DEVICE void barrier_sync(i32, i32) { sync_block(); }
 DEVICE void sync_warp() { __builtin_amdgcn_fence(__ATOMIC_ACQ_REL, "wavefront"); __builtin_amdgcn_wave_barrier(); }
 DEVICE u32 shfl(u32 v, i32 from) { return (u32)__builtin_amdgcn_ds_bpermute(from << 2, (i32)v); }
 DEVICE u32 ballot_(bool v) { return __builtin_amdgcn_ballot_w32(v); }
@@ -85,6 +88,11 @@ DEVICE u32 fma_bf16x2(u32 a, u32 b, u32 c) {
   return soft_pack_bf16(fma_(as_f32(a << 16), as_f32(b << 16), as_f32(c << 16)),
                         fma_(as_f32(a & 0xffff0000u), as_f32(b & 0xffff0000u), as_f32(c & 0xffff0000u)));
 }
+
+#include "by_shuffles.h"
+DEVICE void mma_bf16(f32 (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) { mma_by_shuffles(c, a0, a1, a2, a3, b0, b1); }
+DEVICE void ldmatrix_x4(u32 (&r)[4], const void* row) { ldmatrix_by_shuffles(r, row); }
+DEVICE void ldmatrix_x4_trans(u32 (&r)[4], const void* row) { ldmatrix_trans_by_shuffles(r, row); }
 
 #if HAS_WMMA
 typedef short wmma_half __attribute__((ext_vector_type(8)));

@@ -161,10 +161,10 @@ class HostDevice:
         poison: fresh memory of :meth:`empty` holds NaN patterns.
     """
 
-    arch = "host"
+    arch: str = "host"
     fingerprint = "host build of the kernels"
     multiprocessors = 4
-    shared_limit = 232448
+    shared_limit: int = 232448
 
     def __init__(self, *, threads: bool = False, options: tuple[str, ...] = (), poison: bool = True) -> None:
         self._options = ("-O2", *(("-DLUCE_HOST_THREADS", "-pthread") if threads else ()), *options)

@@ -101,7 +101,9 @@ def _by_nvrtc(source: str, defines: Defines, target: str) -> bytes:
         ]
         cells = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
         if library.nvrtcCompileProgram(program, len(options), cells):
-            raise CompileError(_text(library.nvrtcGetProgramLogSize, library.nvrtcGetProgramLog, program).decode())
+            raise CompileError(
+                _text(library.nvrtcGetProgramLogSize, library.nvrtcGetProgramLog, program).decode()
+            )
         return _text(library.nvrtcGetCUBINSize, library.nvrtcGetCUBIN, program)
     finally:
         library.nvrtcDestroyProgram(ctypes.byref(program))

@@ -172,3 +172,25 @@ def test_wrong_shapes_are_refused(device: Device) -> None:
         device.kernel("selftest.cu", "missing")
     with pytest.raises(DeviceError, match="kernel source"):
         device.kernel("missing.cu", "missing")
+
+
+def test_matrix_instructions_by_shuffles(device: Device) -> None:
+    """What stands in for them on AMD's, beside the real ones: the same places, and values up to rounding."""
+    rng = np.random.default_rng(5)
+    a, b = (round_bf16(rng.standard_normal((rows, 16)).astype(np.float32)) for rows in (16, 8))
+    c = rng.standard_normal((16, 8)).astype(np.float32)
+    words = [device.array(np.ascontiguousarray(m.view(np.uint16)[:, 1::2]).view(np.uint32)) for m in (a, b)]
+    d = device.empty((2, 16, 8), np.float32)
+    device.kernel("selftest_shuffles.cu", "selftest_shuffles_mma")(
+        (1, 1, 1), 32, [*words, device.array(c), d]
+    )
+    wanted = c + a.astype(np.float64) @ b.T.astype(np.float64)
+    np.testing.assert_allclose(device.numpy(d), np.stack([wanted, wanted]), rtol=1e-5, atol=1e-5)
+    x, out = rng.integers(0, 2**32, 128).astype(np.uint32), device.empty((4, 4, 32), np.uint32)
+    device.kernel("selftest_shuffles.cu", "selftest_shuffles_ldmatrix")(
+        (1, 1, 1), 32, [device.array(x), out], shared=512
+    )
+    found = device.numpy(out)
+    np.testing.assert_array_equal(found[1], found[0])
+    np.testing.assert_array_equal(found[3], found[2])
+    assert (found[0] != found[2]).any()

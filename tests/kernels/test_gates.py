@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from luce.compute.kernel_sources import source_path
-from tests.kernels.compilers import AMD, NVIDIA, Defines, CompileError, compiled, missing
+from tests.kernels.compilers import AMD, NVIDIA, CompileError, Defines, compiled, missing
 from tests.kernels.variants import SOURCES, variants
 
 FULL = ("sm_90a", "gfx1151")
@@ -21,7 +21,7 @@ KERNELS = re.compile(r"^LUCE_KERNEL(?:_RESIDENT)?\((\w+)", re.M)
 
 
 def wanted(source: str, target: str) -> list[Defines]:
-    found = variants(source)
+    found = variants(source, target)
     return found if target in FULL or os.environ.get("LUCE_TEST_GATES") == "all" else found[:1]
 
 
