@@ -7,22 +7,32 @@ all.
 from __future__ import annotations
 
 import os
-import re
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from luce.compute.kernel_sources import source_path
-from tests.kernels.compilers import AMD, NVIDIA, CompileError, Defines, compiled, missing
-from tests.kernels.variants import SOURCES, variants
+from tests.kernels.compilers import AMD, NVIDIA, CompileError, compiled, missing
+from tests.kernels.variants import SOURCES, Module, modules
 
 FULL = ("sm_90a", "gfx1151")
-KERNELS = re.compile(r"^LUCE_KERNEL(?:_RESIDENT)?\((\w+)", re.M)
 
 
-def wanted(source: str, target: str) -> list[Defines]:
-    found = variants(source, target)
-    return found if target in FULL or os.environ.get("LUCE_TEST_GATES") == "all" else found[:1]
+def wanted(target: str) -> list[Module]:
+    every = modules(target)
+    if target in FULL or os.environ.get("LUCE_TEST_GATES") == "all":
+        return list(every)
+    return list({module.source: module for module in reversed(every)}.values())
+
+
+def fault(module: Module, target: str) -> str | None:
+    """What is wrong with a module, if anything."""
+    what = f"{module.source} {dict(module.defines)}"
+    try:
+        code = compiled(module.source, module.defines, target)
+    except CompileError as error:
+        return f"{what}\n{str(error)[-3000:]}"
+    without = sorted(name for name in module.kernels if name.encode() not in code)
+    return f"{what}: there is no {', '.join(without)} for {target}" if without else None
 
 
 @pytest.mark.timeout(600)
@@ -30,29 +40,23 @@ def wanted(source: str, target: str) -> list[Defines]:
 def test_every_kernel_compiles(target: str) -> None:
     if (why := missing(target)) is not None:
         pytest.skip(f"NO COMPILE GATE for {target}: {why}")
-    modules = [(source, defines) for source in SOURCES for defines in wanted(source, target)]
-
-    def failure(module: tuple[str, Defines]) -> str | None:
-        source, defines = module
-        try:
-            code = compiled(source, defines, target)
-        except CompileError as error:
-            return f"{source} {dict(defines)}\n{str(error)[-3000:]}"
-        names = KERNELS.findall(source_path(source).read_text())
-        if not any(name.encode() in code for name in names):
-            return f"{source} {dict(defines)}: none of {names} is in the module"
-        return None
-
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        failures = [one for one in pool.map(failure, modules) if one is not None]
-    assert not failures, "\n\n".join(failures)
+        faults = [one for one in pool.map(lambda module: fault(module, target), wanted(target)) if one]
+    assert not faults, "\n\n".join(faults)
 
 
-@pytest.mark.parametrize("target", ["sm_90a", "gfx1151"])
+def test_no_source_is_left_out() -> None:
+    assert {module.source for module in modules("sm_90a")} == set(SOURCES)
+    assert {module.source for module in wanted("sm_80")} == {module.source for module in modules("sm_80")}
+    assert len(wanted("sm_90a")) > 2 * len(SOURCES)
+
+
+@pytest.mark.parametrize("target", FULL)
 def test_a_planted_fault_is_found(target: str) -> None:
     if (why := missing(target)) is not None:
         pytest.skip(f"NO COMPILE GATE for {target}: {why}")
-    with pytest.raises(CompileError, match="no_such_name"):
-        compiled("selftest_activation.cu", {"WIDTH": "no_such_name"}, target)
-    with pytest.raises(CompileError, match="WIDTH"):
-        compiled("selftest_activation.cu", {}, target)
+    for macros, said in (({"WIDTH": "no_such_name"}, "no_such_name"), ({}, "WIDTH: consecutive values")):
+        found = fault(Module("selftest_activation.cu", macros, frozenset()), target)
+        assert found is not None and said in found
+    found = fault(Module("selftest_activation.cu", {"WIDTH": 8}, frozenset({"no_such_kernel"})), target)
+    assert found is not None and "there is no no_such_kernel" in found

@@ -1,28 +1,46 @@
-"""The modules that the compile gate builds: every source with macros that its users compile it with.
+"""The modules that the compile gate builds: every source with macros that its users compile it with, on each target.
 
-What the engine's classes ask for is taken from them. Another `kernels/*.cu` that takes macros needs an entry here, the
-one that exercises most of it first: targets that are like another one compile the first alone.
+What the engine's launchers ask for is taken from them, with the kernels that have to be in it. What they do not ask for
+at their start stands in `_TABLE`: a new `kernels/*.cu` that takes macros needs an entry there or a call in `_ask`, the
+one that exercises most of it first, since targets that are like another one compile the first alone.
 """
 
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Mapping, Sequence
 
+import attrs
 import numpy as np
 
-from luce.compute.kernel_sources import kernels_directory
+from luce.compute.gemm_prefill import Epilogue, choose_tiling
+from luce.compute.kernel_sources import kernels_directory, source_path
 from luce.engines.qwen35.device.attention import AttentionKernels
 from luce.engines.qwen35.device.deltanet import DeltaNetLauncher, scratch_arrays
+from luce.engines.qwen35.device.moe import DeviceMoe, MoeShape
+from luce.engines.qwen35.device.sampler import DeviceSampler
 from luce.engines.qwen35.shapes import released
 from tests.kernels.recording import RecordingDevice
 
-__all__ = ["SOURCES", "variants"]
+__all__ = ["SOURCES", "Module", "modules"]
 
 Defines = Mapping[str, int | str]
 
-SCALED = ("Q4_K", "Q5_K", "Q6_K", "IQ4_XS")
+SHAPES = ("qwen3.5-27b", "qwen3.5-0.8b")
 RECORDS = ("Q4_K", "Q6_K", "IQ4_XS", "Q8_0", "Q4_0", "BF16", "Q5_K")
+ONLY_WGMMA = ("gemm_prefill.cu", "attention_prefill_wgmma.cu")
+"""Sources with nothing in them for GPUs without warpgroup products, on which the launchers ask for others."""
+WITH_BULK = ("sm_90a", "sm_120a")
+"""Bulk copies into shared memory."""
+
+
+@attrs.frozen
+class Module:
+    source: str
+    defines: Defines
+    kernels: frozenset[str]
+    """That must be in it."""
 
 
 def _each(macro: str, values: Sequence[int | str]) -> list[Defines]:
@@ -33,34 +51,55 @@ def _formats(names: Sequence[str]) -> list[Defines]:
     return _each("FORMAT", [f"FORMAT_{name}" for name in names])
 
 
-_VARIANTS: dict[str, list[Defines]] = {
+_TABLE: dict[str, list[Defines]] = {
     "embedding.cu": _formats([*RECORDS, "F16", "F32"]),
     "pointwise.cu": _each("FUNCTION", ["SWIGLU", "ROUND", "GELU", "GELU_ERF"]),
+    "moe.cu": [{}, {"ROUTER_BF16": 1}],
     "selftest_activation.cu": _each("WIDTH", [8, 1, 2, 4, 16, 32]),
     "selftest_records.cu": _formats(RECORDS),
 }
+SOURCES = sorted(path.name for path in kernels_directory().glob("*.cu"))
+_KERNELS = re.compile(r"^LUCE_KERNEL(?:_RESIDENT)?\((\w+)", re.M)
 
-SHAPES = ("qwen3.5-27b", "qwen3.5-0.8b")
-"""Whose kernels are compiled, the first alone for targets that are like another one."""
+
+def _ask(device: RecordingDevice) -> None:
+    """Everything that launchers compile, as an engine would have them do it."""
+    for shape in SHAPES:
+        text = released(shape).text
+        AttentionKernels(device, text)
+        AttentionKernels(device, text, wgmma=False)
+        DeltaNetLauncher(device, text, {spec.name: np.empty(0) for spec in scratch_arrays(text, 64, 1)})
+    DeviceSampler(device, 1000, 1, 1)
+    experts = DeviceMoe(device, MoeShape(hidden=128, experts=8, used=2, ffn=32), 8)
+    none = np.empty(0, np.uint8)
+    for name, tiles, epilogue in (("Q4_K", 4, 1), ("Q4_K", 1, 0), ("BF16", 1, 1), ("Q6_K", 4, 0)):
+        experts._product(none, name, 0, True, tiles, 64, 256, none, 8, none, [none], epilogue)
+    if device.arch == "sm_90a":
+        for name, product, rows in (
+            *(("Q4_K", Epilogue.SWIGLU, 4096), ("BF16", Epilogue.ADD, 4096), ("Q6_K", Epilogue.STORE, 65)),
+            *(("Q8_0", Epilogue.SWIGLU, 100), ("IQ4_XS", Epilogue.ADD, 4096)),
+        ):
+            tiling = choose_tiling(name, product, rows, 320, device)
+            device.kernel("gemm_prefill.cu", "gemm_prefill", tiling.defines(name, product))
 
 
 @functools.cache
-def _asked(target: str) -> dict[str, list[Defines]]:
-    """What the engine's own classes ask a device for, by source."""
-    found: dict[str, list[Defines]] = {}
-    for shape in SHAPES:
-        device, text = RecordingDevice(target), released(shape).text
-        AttentionKernels(device, text)
-        DeltaNetLauncher(device, text, {spec.name: np.empty(0) for spec in scratch_arrays(text, 64, 1)})
-        for source, macros in device.asked:
-            if dict(macros) not in (known := found.setdefault(source, [])):
-                known.append(dict(macros))
-    return found
-
-
-SOURCES = sorted(path.name for path in kernels_directory().glob("*.cu"))
-
-
-def variants(source: str, target: str) -> list[Defines]:
-    """Macros of each module of a source; none at all where it takes none."""
-    return _VARIANTS.get(source) or _asked(target).get(source) or [{}]
+def modules(target: str) -> tuple[Module, ...]:
+    """By source, those of one together."""
+    device = RecordingDevice(target)
+    _ask(device)
+    found = [
+        Module(source, dict(macros), frozenset(names)) for (source, macros), names in device.asked.items()
+    ]
+    asked = {module.source for module in found}
+    for source in SOURCES:
+        if source not in asked and not (source in ONLY_WGMMA and target != "sm_90a"):
+            names = frozenset(_KERNELS.findall(source_path(source).read_text()))
+            if source == "selftest.cu" and target in (
+                "sm_80",
+                "sm_89",
+                *(t for t in (target,) if t[:3] == "gfx"),
+            ):
+                names -= {"selftest_bulk"}
+            found += [Module(source, defines, names) for defines in _TABLE.get(source, [{}])]
+    return tuple(sorted(found, key=lambda module: module.source))
