@@ -1,7 +1,6 @@
 // Pieces of every softmax of attention, of the text model and of the vision tower. Macro: HEAD_DIM.
 #pragma once
 #include "device.h"
-#include "mma_fallback.h"
 
 #if !defined(HEADS) || !defined(HEAD_DIM)
 #error "attention needs HEADS, HEAD_DIM"
@@ -53,11 +52,7 @@ DEVICE void fragments(u32 (&r)[4], const u8* row) {
 }
 #endif
 
-#if HAS_MMA
 DEVICE void multiply(f32 (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) { mma_bf16(c, a[0], a[1], a[2], a[3], b0, b1); }
-#else
-DEVICE void multiply(f32 (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) { fallback_mma_bf16(c, a, b0, b1); }
-#endif
 
 // `threads` threads meet, by a named barrier where there is one; elsewhere these are all of the block.
 DEVICE void meet(i32 id, i32 threads) {

@@ -14,12 +14,15 @@ from collections.abc import Mapping, Sequence
 import attrs
 import numpy as np
 
+from luce.compute.gemm import Epilogue as Decoded
+from luce.compute.gemm import GemmScratch, WeightMatrix
 from luce.compute.gemm_prefill import Epilogue, choose_tiling
 from luce.compute.kernel_sources import kernels_directory, source_path
 from luce.engines.qwen35.device.attention import AttentionKernels
 from luce.engines.qwen35.device.deltanet import DeltaNetLauncher, scratch_arrays
 from luce.engines.qwen35.device.moe import DeviceMoe, MoeShape
 from luce.engines.qwen35.device.sampler import DeviceSampler
+from luce.engines.qwen35.device.vision_attention import VisionAttention
 from luce.engines.qwen35.shapes import released
 from tests.kernels.recording import RecordingDevice
 
@@ -29,8 +32,8 @@ Defines = Mapping[str, int | str]
 
 SHAPES = ("qwen3.5-27b", "qwen3.5-0.8b")
 RECORDS = ("Q4_K", "Q6_K", "IQ4_XS", "Q8_0", "Q4_0", "BF16", "Q5_K")
-ONLY_WGMMA = ("gemm_prefill.cu", "attention_prefill_wgmma.cu")
-"""Sources with nothing in them for GPUs without warpgroup products, on which the launchers ask for others."""
+ONLY_SM90 = ("gemm_decode.cu", "gemm_prefill.cu", "attention_prefill_wgmma.cu")
+"""Sources with nothing in them for other GPUs, on which launchers ask for others."""
 WITH_BULK = ("sm_90a", "sm_120a")
 """Bulk copies into shared memory."""
 
@@ -69,12 +72,21 @@ def _ask(device: RecordingDevice) -> None:
         AttentionKernels(device, text)
         AttentionKernels(device, text, wgmma=False)
         DeltaNetLauncher(device, text, {spec.name: np.empty(0) for spec in scratch_arrays(text, 64, 1)})
+        vision = released(shape).vision
+        assert vision is not None
+        VisionAttention(device, vision)
     DeviceSampler(device, 1000, 1, 1)
     experts = DeviceMoe(device, MoeShape(hidden=128, experts=8, used=2, ffn=32), 8)
     none = np.empty(0, np.uint8)
     for name, tiles, epilogue in (("Q4_K", 4, 1), ("Q4_K", 1, 0), ("BF16", 1, 1), ("Q6_K", 4, 0)):
         experts._product(none, name, 0, True, tiles, 64, 256, none, 8, none, [none], epilogue)
     if device.arch == "sm_90a":
+        for name, rows, epilogue in (
+            *(("Q4_K", 16, Decoded.SWIGLU), ("BF16", 1, Decoded.ADD), ("Q6_K", 1, Decoded.STORE)),
+            *(("Q8_0", 64, Decoded.SWIGLU), ("IQ4_XS", 4, Decoded.ADD), ("Q4_0", 8, Decoded.STORE)),
+        ):
+            matrix = WeightMatrix(device, name, 5120, 17408, np.empty(0, np.uint8))
+            matrix.decode(None, None, rows, epilogue, GemmScratch(None, None))
         for name, product, rows in (
             *(("Q4_K", Epilogue.SWIGLU, 4096), ("BF16", Epilogue.ADD, 4096), ("Q6_K", Epilogue.STORE, 65)),
             *(("Q8_0", Epilogue.SWIGLU, 100), ("IQ4_XS", Epilogue.ADD, 4096)),
@@ -93,7 +105,7 @@ def modules(target: str) -> tuple[Module, ...]:
     ]
     asked = {module.source for module in found}
     for source in SOURCES:
-        if source not in asked and not (source in ONLY_WGMMA and target != "sm_90a"):
+        if source not in asked and not (source in ONLY_SM90 and target != "sm_90a"):
             names = frozenset(_KERNELS.findall(source_path(source).read_text()))
             if source == "selftest.cu" and target in (
                 "sm_80",
