@@ -9,6 +9,7 @@ import pytest
 from luce.compute import activations, packing
 from luce.compute.bf16 import round_bf16, widen_bf16
 from luce.compute.device import Device
+from luce.compute.gemm import Epilogue, WeightMatrix, scratch_for
 from luce.engines.qwen35.device.descriptors import PASS
 from luce.engines.qwen35.device.moe import DeviceExperts, DeviceMoe, MoeShape
 from luce.engines.qwen35.moe import route
@@ -213,6 +214,45 @@ def test_a_rows_bits_do_not_depend_on_the_others(bench: Bench, name: str) -> Non
             bad = np.isnan(others).any(1)
             assert np.isnan(found[bad]).all()
             assert np.isfinite(found[~bad]).all()
+
+
+@pytest.mark.parametrize("name", ["BF16", "Q8_0", "Q4_K", "Q6_K"])
+def test_products_have_the_bits_of_the_weight_gemm(bench: Bench, name: str) -> None:
+    device, moe = bench.device, bench.moe
+    layer = layer_of(device, name)
+    normed, x = rows_of(3, 8)
+    bench(layer, normed, x)
+    pairs = moe._pairs
+    place, chosen = device.numpy(moe.place).reshape(-1, 4), device.numpy(moe.chosen)
+    middle = unpack_steps(device.numpy(moe.middle), pairs, SHAPE.ffn)
+    results = device.numpy(moe.results)
+    gate_up, down = device.numpy(layer.device.gate_up), device.numpy(layer.device.down)
+    for row in range(3):
+        for rank in range(4):
+            expert, at = chosen[row, rank], place[row, rank]
+            first = product(device, name, gate_up[expert], 2 * SHAPE.ffn, normed[row])
+            gate, up = first.reshape(-1, 2, 8).transpose(1, 0, 2).reshape(2, -1)
+            near = gate / (1 + np.exp(-gate.astype(np.float64))) * up
+            np.testing.assert_allclose(middle[at], near, rtol=2**-8)
+            np.testing.assert_array_equal(
+                results[at], product(device, name, down[expert], SHAPE.hidden, middle[at])
+            )
+
+
+def product(device: Device, name: str, records: np.ndarray, rows: int, x: np.ndarray) -> np.ndarray:
+    """One row's product by gemm_decode."""
+    matrix = WeightMatrix(device, name, rows, len(x), device.array(records))
+    to = device.empty((1, rows), np.float32)
+    scratch = scratch_for(device, [matrix.plan(1)])
+    matrix.decode(device.array(activations.pack(x[None], 0)), to, 1, Epilogue.STORE, scratch)
+    return device.numpy(to)[0]
+
+
+def unpack_steps(packed: np.ndarray, rows: int, depth: int) -> np.ndarray:
+    """Values of activations in the step layout with any number of rows."""
+    deep = activations.padded_depth(depth)
+    order = packed[: rows * deep].reshape(deep // 32, rows, 4, 2, 2, 2).transpose(1, 0, 3, 4, 2, 5)
+    return widen_bf16(np.ascontiguousarray(order).reshape(rows, deep))[:, :depth]
 
 
 def test_memory_is_what_was_announced(bench: Bench) -> None:
