@@ -231,16 +231,16 @@ def experts(device: Device, timer: Timer, bandwidth: float, layers: int = 3) -> 
             one = made[0].gate_up[0].nbytes + made[0].down[0].nbytes
             touched = len(np.unique(chosen))
             note = f"  {touched} experts"
-            kept = moe._choose, moe._group, moe._product
-            for part in ("_choose", "_group", "_product"):
-                for other in ("_choose", "_group", "_product"):
+            kept = moe._route, moe._group, moe._product
+            for part in ("_route", "_group", "_product"):
+                for other in ("_route", "_group", "_product"):
                     setattr(
                         moe,
                         other,
-                        kept[("_choose", "_group", "_product").index(other)] if other == part else _nothing,
+                        kept[("_route", "_group", "_product").index(other)] if other == part else _nothing,
                     )
                 note += f"  {part[1:]} {timer(launch):.2f}"
-            moe._choose, moe._group, moe._product = kept
+            moe._route, moe._group, moe._product = kept
             line(
                 f"experts {name}",
                 rows,

@@ -47,6 +47,16 @@ DEVICE void store_activation_sum(const Activations& a, i32 row, i32 block, f32 s
   a.at[at + activation_sum_gap(a)] = f32_to_bf16(sub(sum, hi));
 }
 
+// Stores the eight sums of 256 values from k, a multiple of 256, by a whole warp: the four lanes 4 j .. 4 j + 3 hold sum j.
+DEVICE void store_activation_sums(const Activations& a, i32 row, i32 k, f32 sum) {
+  const i32 j = lane() & 7;
+  f32 mine = shfl(sum, 4 * j);
+  u32 hi = f32_to_bf16(mine), lo = f32_to_bf16(sub(mine, bf16_to_f32((u16)hi))), both = hi | lo << 16;
+  u32 other = shfl_xor(both, 1);
+  u32 word = j & 1 ? prmt(other, both, 0x7632u) : prmt(both, other, 0x5410u);  // lo of the pair, or hi
+  if (lane() < 8) *(u32*)(a.at + activation_sum_index(a, row, (k >> 5) + (j & 6)) + (j & 1 ? activation_sum_gap(a) : 0)) = word;
+}
+
 // Stores N (1, 2, 4, 8, 16 or 32) consecutive values of a row from k, a multiple of N, and the sums of 32. All lanes of the
 // warp call it; 32 / N neighbouring lanes from a multiple of that hold the 32 values of one block in order. Where `valid` is
 // false nothing is stored (the same for all lanes of a block). The sum is one binary tree over the rounded values in ascending

@@ -5,45 +5,162 @@
 #include "batch.h"
 #include "moe.h"
 
-#define ROUTER_ROWS 4      // rows that a warp multiplies at once
+#ifndef ROUTER_ROWS
+#define ROUTER_ROWS 4      // rows that a warp multiplies at once, with
+#endif
+#ifndef ROUTER_OUTPUTS
+#define ROUTER_OUTPUTS 1   // so many experts
+#endif
 #define ROUTER_THREADS 256
 #ifndef ROUTER_BF16
 #define ROUTER_BF16 0      // the router's weights are bf16, not f32
 #endif
 
+DEVICE f32x4 router_weights(const u8* w, i64 at) {
+#if ROUTER_BF16
+  u32x2 two = *(const u32x2*)(w + at * 2);
+  return {bf16_low(two.x), bf16_high(two.x), bf16_low(two.y), bf16_high(two.y)};
+#else
+  u32x4 four = load_stream(w + at * 4);
+  return {as_f32(four.x), as_f32(four.y), as_f32(four.z), as_f32(four.w)};
+#endif
+}
+
 // logits f32 [R][outputs] = x W^T with x f32 [R][width], W [outputs][width]; width a multiple of 128.
-// Grid (ceil(outputs / 8), ceil(R / ROUTER_ROWS)), ROUTER_THREADS threads. Tree: a lane's 4 consecutive k of every 128 in one chain,
-// then the lanes.
+// Grid (ceil(outputs / (8 ROUTER_OUTPUTS)), ceil(R / ROUTER_ROWS)), ROUTER_THREADS threads. Tree: a lane's 4 consecutive k of every
+// 128 in one chain, then the lanes; how many rows and experts a warp takes at once is not part of it.
 LUCE_KERNEL(moe_router, ROUTER_THREADS)(const Pass* pass, const f32* RESTRICT x, const u8* RESTRICT w, i32 outputs, i32 width, f32* logits) {
-  i32 n = block_x() * (ROUTER_THREADS / WARP) + warp(), row = block_y() * ROUTER_ROWS;
+  const i32 first = (block_x() * (ROUTER_THREADS / WARP) + warp()) * ROUTER_OUTPUTS, row = block_y() * ROUTER_ROWS;
   pdl_wait();
   pdl_launch();
-  i32 rows = pass->rows;
-  if (n >= outputs || row >= rows) return;
-  f32 sums[ROUTER_ROWS] = {};
-  const f32* from = x + (i64)row * width;
+  const i32 rows = pass->rows;
+  if (first >= outputs || row >= rows) return;
+  f32 sums[ROUTER_OUTPUTS][ROUTER_ROWS] = {};
   NO_UNROLL
-  for (i32 k = 4 * lane(); k < width; k += 128) {
-#if ROUTER_BF16
-    u32x2 two = *(const u32x2*)(w + ((i64)n * width + k) * 2);
-    f32x4 v = {bf16_low(two.x), bf16_high(two.x), bf16_low(two.y), bf16_high(two.y)};
-#else
-    f32x4 v = *(const f32x4*)(w + ((i64)n * width + k) * 4);
-#endif
+  for (i32 start = 4 * lane(); start < width; start += 4 * 128) {
+    f32x4 v[ROUTER_OUTPUTS][4], a[4];  // what the row does not have is zero
+    UNROLL
+    for (i32 n = 0; n < ROUTER_OUTPUTS; n++) {
+      UNROLL
+      for (i32 part = 0; part < 4; part++) {
+        const i32 k = start + part * 128;
+        v[n][part] = k < width ? router_weights(w, (i64)min_(first + n, outputs - 1) * width + k) : f32x4{0.0f, 0.0f, 0.0f, 0.0f};
+      }
+    }
     UNROLL
     for (i32 i = 0; i < ROUTER_ROWS; i++) {
-      if (row + i >= rows) continue;
-      f32x4 a = *(const f32x4*)(from + (i64)i * width + k);
-      sums[i] = fma_(a.w, v.w, fma_(a.z, v.z, fma_(a.y, v.y, fma_(a.x, v.x, sums[i]))));
+      const f32* from = x + (i64)min_(row + i, rows - 1) * width;
+      UNROLL
+      for (i32 part = 0; part < 4; part++) {
+        const i32 k = start + part * 128;
+        a[part] = k < width ? *(const f32x4*)(from + k) : f32x4{0.0f, 0.0f, 0.0f, 0.0f};
+      }
+      UNROLL
+      for (i32 n = 0; n < ROUTER_OUTPUTS; n++) {
+        UNROLL
+        for (i32 part = 0; part < 4; part++)
+          sums[n][i] = fma_(a[part].w, v[n][part].w, fma_(a[part].z, v[n][part].z, fma_(a[part].y, v[n][part].y, fma_(a[part].x, v[n][part].x, sums[n][i]))));
+      }
     }
   }
   UNROLL
-  for (i32 i = 0; i < ROUTER_ROWS; i++) {
-    f32 sum = warp_sum(sums[i]);
-    if (lane() == 0 && row + i < rows) logits[(i64)(row + i) * outputs + n] = sum;
+  for (i32 n = 0; n < ROUTER_OUTPUTS; n++) {
+    UNROLL
+    for (i32 i = 0; i < ROUTER_ROWS; i++) {
+      f32 sum = warp_sum(sums[n][i]);
+      if (lane() == 0 && row + i < rows && first + n < outputs) logits[(i64)(row + i) * outputs + first + n] = sum;
+    }
   }
 }
 LUCE_EXPORT(moe_router)
+
+// A logit's place among a row's: no two keys are equal, and NaN has one, too.
+DEVICE u64 choice_key(f32 logit, i32 expert) {
+  u32 bits = as_u32(add(logit, 0.0f));
+  bits = bits >> 31 ? ~bits : bits | 0x80000000u;
+  return (u64)bits << 32 | (u32)(0x7fffffff - expert);
+}
+
+// Everything that two kernels below do for many rows, for up to 64 rows and 512 experts, by one block of PLAN_THREADS threads.
+// 24 * (experts + 1) + 264 * ranks + 256 bytes of shared memory.
+#define PLAN_THREADS 1024
+#define PLAN_ROWS 64
+#define PLAN_KEYS 16
+LUCE_KERNEL(moe_plan, PLAN_THREADS)(const Pass* pass, const f32* RESTRICT logits, i32 experts, i32 used, i32 height, i32* chosen, f32* weights,
+                                    i32* order, i32* place, ExpertTile* tiles, i32* num_tiles) {
+  u64* sums = (u64*)shared_memory();
+  u32* takers = (u32*)(sums + 32);           // [experts + 1][2]: bit r, row r goes through it
+  u32* first = takers + 2 * (experts + 1);   // [experts + 1]
+  i32* picks = (i32*)(first + experts + 1);  // [rows][ranks]
+  pdl_wait();
+  pdl_launch();
+  const i32 rows = pass->rows, ranks = used + 1;
+  for (i32 i = thread(); i < 2 * (experts + 1); i += PLAN_THREADS) takers[i] = 0;
+  sync_block();
+  for (i32 r = warp(); r < rows; r += PLAN_THREADS / WARP) {
+    const f32* row = logits + (i64)r * (experts + 1);
+    u64 keys[PLAN_KEYS], mine = 0;
+    f32 logit = row[experts];
+    UNROLL
+    for (i32 i = 0; i < PLAN_KEYS; i++) {
+      i32 e = lane() + WARP * i;
+      keys[i] = e < experts ? choice_key(row[e], e) : 0;
+    }
+    for (i32 rank = 0; rank < used; rank++) {
+      u64 best = 0;
+      UNROLL
+      for (i32 i = 0; i < PLAN_KEYS; i++) best = max_(best, keys[i]);
+      UNROLL
+      for (i32 mask = 16; mask > 0; mask >>= 1) best = max_(best, shfl_xor(best, mask));
+      UNROLL
+      for (i32 i = 0; i < PLAN_KEYS; i++) keys[i] = keys[i] == best ? 0 : keys[i];
+      if (lane() == rank) mine = best;
+    }
+    const i32 e = lane() < used ? 0x7fffffff - (i32)(u32)mine : experts;
+    if (lane() < used) {
+      u32 bits = (u32)(mine >> 32);
+      logit = as_f32(bits >> 31 ? bits & 0x7fffffffu : ~bits);
+    }
+    const f32 w = exp_(sub(logit, shfl(logit, 0)));
+    f32 total = shfl(w, 0);
+    for (i32 rank = 1; rank < used; rank++) total = add(total, shfl(w, rank));
+    if (lane() < ranks) {
+      chosen[(i64)r * ranks + lane()] = picks[r * ranks + lane()] = e;
+      weights[(i64)r * ranks + lane()] = lane() < used ? div(w, total) : sigmoid_(logit);
+      atomic_or(takers + 2 * e + r / 32, 1u << (r % 32));
+    }
+  }
+  sync_block();
+  // Where each expert's positions and tiles begin: a scan over experts, positions above, tiles below.
+  const i32 e = thread();
+  const i32 count = e <= experts ? popcount(takers[2 * e]) + popcount(takers[2 * e + 1]) : 0, mine = (count + height - 1) / height;
+  u64 both = (u64)count << 32 | (u32)mine, sum = both;
+  for (i32 step = 1; step < WARP; step <<= 1) {
+    u64 other = shfl(sum, lane() < step ? lane() : lane() - step);
+    if (lane() >= step) sum += other;
+  }
+  if (lane() == WARP - 1) sums[warp()] = sum;
+  sync_block();
+  for (i32 i = 0; i < warp(); i++) sum += sums[i];
+  const i32 at = (i32)((sum - both) >> 32), tile = (i32)(u32)(sum - both);
+  if (e <= experts) {
+    first[e] = (u32)at;
+    for (i32 i = 0; i < mine; i++) tiles[tile + i] = {e, at + i * height, min_(height, count - i * height), 0};
+  }
+  if (e == experts) {
+    num_tiles[0] = tile + mine;
+    num_tiles[1] = tile;
+  }
+  sync_block();
+  for (i32 pair = thread(); pair < rows * ranks; pair += PLAN_THREADS) {
+    i32 r = pair / ranks, expert = picks[pair];
+    u32 low = takers[2 * expert], high = takers[2 * expert + 1], below = (1u << (r % 32)) - 1u;
+    i32 position = (i32)first[expert] + (r < 32 ? popcount(low & below) : popcount(low) + popcount(high & below));
+    order[position] = pair;
+    place[pair] = position;
+  }
+}
+LUCE_EXPORT(moe_plan)
 
 // The best experts of every row: largest logit first, the lower index first among equals; weights are the softmax over them.
 // chosen i32, weights f32 [R][used + 1]; logits [R][experts + 1]. Grid (R), as many threads as experts (rounded up to 32, at most
@@ -57,9 +174,7 @@ LUCE_KERNEL(moe_route, 1024)(const Pass* pass, const f32* RESTRICT logits, i32 e
   const f32* row = logits + (i64)r * (experts + 1);
   i32* mine = chosen + (i64)r * (used + 1);
   f32* its = weights + (i64)r * (used + 1);
-  u32 bits = e < experts ? as_u32(add(row[e], 0.0f)) : 0;
-  bits = bits >> 31 ? ~bits : bits | 0x80000000u;
-  u64 key = e < experts ? (u64)bits << 32 | (u32)(experts - e) : 0;  // no two are equal, NaN has its place
+  u64 key = e < experts ? choice_key(row[e], e) : 0;
   keys[e] = key;
   sync_block();
   i32 rank = 0;

@@ -21,45 +21,121 @@ DEVICE void load8(const f32* at, f32 (&v)[8]) {
   v[0] = a.x; v[1] = a.y; v[2] = a.z; v[3] = a.w; v[4] = b.x; v[5] = b.y; v[6] = b.z; v[7] = b.w;
 }
 
-// out row r = x / sqrt(mean(x^2) + eps) * scale of row r of x f32 [.][width], or with `samples` of row samples[r].row.
-// Grid (rows of the layout, or fewer), norm_threads(width) threads, 128 bytes of shared memory; width a multiple of 8, at most 8,192.
-// Rows at or past pass->rows (pass->samples) are left alone.
-DEVICE void norm_row(const Pass* pass, const Sample* samples, const f32* RESTRICT x, const f32* RESTRICT scale, f32 eps, i32 width,
-                     Activations to, f32* wide) {
-  f32* room = (f32*)shared_memory();
-  i32 r = block_x(), k = 8 * thread();
-  f32 factor[8], v[8] = {};
-  bool inside = k < width;
-  if (inside) load8(scale + k, factor);  // weights do not wait for the kernel before
-  pdl_wait();
-  pdl_launch();
-  if (r >= (samples ? pass->samples : pass->rows)) return;
-  const f32* row = x + (i64)(samples ? samples[r].row : r) * width;
+struct Norm {
+  const Pass* pass;
+  const Sample* samples;
+  const f32* x;
+  const f32* scale;
+  f32 eps;
+  i32 width;
+  Activations to;
+  f32* wide;   // may be null
+};
+
+DEVICE f32 square_sum(const f32 (&v)[8]) {
   f32 sum = 0.0f;
-  if (inside) load8(row + k, v);
   UNROLL
   for (i32 j = 0; j < 8; j++) sum = fma_(v[j], v[j], sum);
-  sum = block_sum(sum, room);
+  return sum;
+}
+DEVICE void norm_values(f32 (&v)[8], f32 sum, const f32 (&factor)[8], f32 eps, i32 width) {
   f32 inverse = div(1.0f, sqrt_(add(div(sum, (f32)width), eps)));
   UNROLL
-  for (i32 j = 0; j < 8; j++) v[j] = inside ? mul(mul(v[j], inverse), factor[j]) : 0.0f;
-  store_activations<8>(to, r, k, v, k < to.depth);
-  if (wide && inside) {
-    f32* at = wide + (i64)r * width + k;
-    *(f32x4*)at = {v[0], v[1], v[2], v[3]};
-    *(f32x4*)(at + 4) = {v[4], v[5], v[6], v[7]};
+  for (i32 j = 0; j < 8; j++) v[j] = mul(mul(v[j], inverse), factor[j]);
+}
+DEVICE void store_wide(const Norm& n, i32 r, i32 k, const f32 (&v)[8]) {
+  f32* at = n.wide + (i64)r * n.width + k;
+  *(f32x4*)at = {v[0], v[1], v[2], v[3]};
+  *(f32x4*)(at + 4) = {v[4], v[5], v[6], v[7]};
+}
+DEVICE i32 rows_of(const Norm& n) { return n.samples ? n.pass->samples : n.pass->rows; }
+DEVICE const f32* row_at(const Norm& n, i32 r) { return n.x + (i64)(n.samples ? n.samples[r].row : r) * n.width; }
+
+// Row r, by this block.
+DEVICE void norm_row(const Norm& n, i32 r, bool inside, const f32 (&factor)[8]) {
+  if (r >= rows_of(n)) return;
+  i32 k = 8 * thread();
+  f32 v[8] = {};
+  if (inside) load8(row_at(n, r) + k, v);
+  f32 sum = block_sum(square_sum(v), (f32*)shared_memory());
+  norm_values(v, sum, factor, n.eps, n.width);
+  store_activations<8>(n.to, r, k, v, k < n.to.depth);
+  if (n.wide && inside) store_wide(n, r, k, v);
+}
+
+// Rows in the prefill layout: four at once, so that what is written for one k is 64 bytes in one place.
+#define NORM_ROWS 4
+DEVICE void norm_rows(const Norm& n, i32 r, bool inside, const f32 (&factor)[8]) {
+  const i32 rows = rows_of(n), k = 8 * thread(), place = lane() & 3;
+  if (r >= rows) return;
+  f32 v[NORM_ROWS][8] = {};
+  u32 words[NORM_ROWS][4];
+  UNROLL
+  for (i32 i = 0; i < NORM_ROWS; i++)
+    if (inside && r + i < rows) load8(row_at(n, r + i) + k, v[i]);
+  UNROLL
+  for (i32 i = 0; i < NORM_ROWS; i++) {
+    f32 sum = block_sum(square_sum(v[i]), (f32*)shared_memory());
+    norm_values(v[i], sum, factor, n.eps, n.width);
+    if (n.wide && inside && r + i < rows) store_wide(n, r + i, k, v[i]);
+    f32 sums[4];
+    UNROLL
+    for (i32 j = 0; j < 4; j++) {
+      words[i][j] = pack_bf16(v[i][2 * j], v[i][2 * j + 1]);
+      sums[j] = add(bf16_low(words[i][j]), bf16_high(words[i][j]));
+    }
+    f32 eight = add(add(sums[0], sums[1]), add(sums[2], sums[3]));
+    eight = add(eight, shfl_xor(eight, 1));
+    eight = add(eight, shfl_xor(eight, 2));
+    if (r + i < rows && warp() * 256 < n.to.depth) store_activation_sums(n.to, r + i, warp() * 256, eight);
+  }
+  // Four lanes with four rows each: afterwards lane p has row p of all four lanes' k.
+  UNROLL
+  for (i32 step = 1; step < 4; step *= 2) {
+    const bool upper = lane() & step;
+    UNROLL
+    for (i32 pair = 0; pair < 2; pair++) {
+      const i32 low = step == 1 ? 2 * pair : pair, high = low + step;
+      UNROLL
+      for (i32 j = 0; j < 4; j++) {
+        u32 other = shfl_xor(upper ? words[low][j] : words[high][j], step);
+        if (upper) words[low][j] = other;
+        else words[high][j] = other;
+      }
+    }
+  }
+  UNROLL
+  for (i32 i = 0; i < 4; i++) {
+    const i32 at = k - 8 * place + 8 * i;
+    if (r + place < rows && at < n.to.depth)
+      *(u32x4*)(n.to.at + activation_index(n.to, r + place, at)) = {words[i][0], words[i][1], words[i][2], words[i][3]};
   }
 }
-LUCE_KERNEL_RESIDENT(rms_norm, NORM_THREADS, 2)(const Pass* pass, const Sample* samples, const f32* x, const f32* scale, f32 eps, i32 width, u16* out,
-                                    i32 out_rows, i32 tile, i32 depth) {
-  norm_row(pass, samples, x, scale, eps, width, {out, out_rows, tile, depth}, nullptr);
+
+DEVICE void norm(const Norm& n) {
+  f32 factor[8] = {};
+  bool inside = 8 * thread() < n.width;
+  if (inside) load8(n.scale + 8 * thread(), factor);  // weights do not wait for the kernel before
+  pdl_wait();
+  pdl_launch();
+  if (n.to.tile) norm_rows(n, block_x() * NORM_ROWS, inside, factor);
+  else norm_row(n, block_x(), inside, factor);
+}
+
+// out row r = x / sqrt(mean(x^2) + eps) * scale of row r of x f32 [.][width], or with `samples` of row samples[r].row.
+// Grid (rows of the layout, or fewer; a fourth of them is enough in the prefill layout), norm_threads(width) threads,
+// 128 bytes of shared memory; width a multiple of 8, at most 8,192.
+// Rows at or past pass->rows (pass->samples) are left alone.
+LUCE_KERNEL_RESIDENT(rms_norm, NORM_THREADS, 1)(const Pass* pass, const Sample* samples, const f32* x, const f32* scale, f32 eps, i32 width,
+                                                u16* out, i32 out_rows, i32 tile, i32 depth) {
+  norm({pass, samples, x, scale, eps, width, {out, out_rows, tile, depth}, nullptr});
 }
 LUCE_EXPORT(rms_norm)
 
 // The same, and the rows before they are rounded to bf16: wide f32 [.][width], for a router.
-LUCE_KERNEL_RESIDENT(rms_norm_wide, NORM_THREADS, 2)(const Pass* pass, const Sample* samples, const f32* x, const f32* scale, f32 eps, i32 width, u16* out,
-                                         i32 out_rows, i32 tile, i32 depth, f32* wide) {
-  norm_row(pass, samples, x, scale, eps, width, {out, out_rows, tile, depth}, wide);
+LUCE_KERNEL_RESIDENT(rms_norm_wide, NORM_THREADS, 1)(const Pass* pass, const Sample* samples, const f32* x, const f32* scale, f32 eps, i32 width,
+                                                     u16* out, i32 out_rows, i32 tile, i32 depth, f32* wide) {
+  norm({pass, samples, x, scale, eps, width, {out, out_rows, tile, depth}, wide});
 }
 LUCE_EXPORT(rms_norm_wide)
 

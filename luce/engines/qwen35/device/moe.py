@@ -13,8 +13,9 @@ from luce.compute.packing import RECORD_BYTES, ROW_BLOCK
 
 __all__ = ["DeviceExperts", "DeviceMoe", "MoeShape"]
 
-ROUTER_ROWS, ROUTER_OUTPUTS = 4, 8
-GROUP_THREADS = 256
+GROUP_THREADS, PLAN_THREADS = 256, 1024
+PLAN_ROWS, PLAN_EXPERTS = 64, 512
+"""Most of each that one block chooses and orders for."""
 _STORE, _SWIGLU = 0, 2
 
 
@@ -65,7 +66,7 @@ class _Launch:
 
 
 def _launch_for(name: str, tiles: int, limit: int) -> _Launch:
-    warps = 12 if tiles <= 2 else 8
+    warps = 8 if tiles > 2 else 12 if name == "BF16" else 20
     stages = 8
     while _Launch(tiles, warps, stages).shared(name) > limit:
         stages -= 1
@@ -112,9 +113,9 @@ class DeviceMoe:
             x: float32 [rows, hidden].
             rows: most rows of the pass (a bucket).
         """
-        self._choose(layer, header, rows)
         tiles = 1 if rows <= 64 else 4
-        self._group(header, 8 * tiles)
+        self._route(layer, header, rows)
+        self._group(header, rows, 8 * tiles)
         shape, depth = self.shape, padded_depth(self.shape.ffn)
         everything = [(layer.gate_up, layer.gate_up_format, 0)]
         if layer.shared_gate_up is not None:
@@ -176,31 +177,51 @@ class DeviceMoe:
     def _pairs(self) -> int:
         return self.max_rows * (self.shape.used + 1)
 
-    def _choose(self, layer: DeviceExperts, header: Array, rows: int) -> None:
-        shape = self.shape
-        outputs = shape.experts + 1
-        bf16 = layer.router.dtype == np.uint16
-        self.device.kernel("moe.cu", "moe_router", {"ROUTER_BF16": int(bf16)})(
-            (-(-outputs // ROUTER_OUTPUTS), -(-rows // ROUTER_ROWS), 1),
+    def _route(self, layer: DeviceExperts, header: Array, rows: int) -> None:
+        """Logits of all rows."""
+        outputs = self.shape.experts + 1
+        per_warp = (4, 1) if rows <= 64 else (8, 4)
+        defines = {
+            "ROUTER_BF16": int(layer.router.dtype == np.uint16),
+            "ROUTER_ROWS": per_warp[0],
+            "ROUTER_OUTPUTS": per_warp[1],
+        }
+        self.device.kernel("moe.cu", "moe_router", defines)(
+            (-(-outputs // (8 * per_warp[1])), -(-rows // per_warp[0]), 1),
             256,
-            [header, self.wide, layer.router, np.int32(outputs), np.int32(shape.hidden), self.logits],
+            [header, self.wide, layer.router, np.int32(outputs), np.int32(self.shape.hidden), self.logits],
+            early=True,
         )
+
+    def _group(self, header: Array, rows: int, height: int) -> None:
+        """Choices of all rows, and their pairs in the order of experts."""
+        shape = self.shape
+        counts = [np.int32(value) for value in (shape.experts, shape.used)]
+        chosen = [self.chosen, self.weights]
+        ordered = [self.order, self.place, self.tiles, self.num_tiles]
+        if rows <= PLAN_ROWS and shape.experts <= PLAN_EXPERTS:
+            self.device.kernel("moe.cu", "moe_plan")(
+                (1, 1, 1),
+                PLAN_THREADS,
+                [header, self.logits, *counts, np.int32(height), *chosen, *ordered],
+                shared=24 * (shape.experts + 1) + 264 * (shape.used + 1) + 256,
+                early=True,
+            )
+            return
         threads = -(-shape.experts // 32) * 32
         self.device.kernel("moe.cu", "moe_route")(
             (rows, 1, 1),
             threads,
-            [header, self.logits, np.int32(shape.experts), np.int32(shape.used), self.chosen, self.weights],
+            [header, self.logits, *counts, *chosen],
             shared=8 * threads,
+            early=True,
         )
-
-    def _group(self, header: Array, height: int) -> None:
-        shape = self.shape
-        numbers = [np.int32(value) for value in (shape.experts, shape.used, height)]
         self.device.kernel("moe.cu", "moe_group")(
             (shape.experts + 1, 1, 1),
             GROUP_THREADS,
-            [header, self.chosen, *numbers, self.order, self.place, self.tiles, self.num_tiles],
+            [header, self.chosen, *counts, np.int32(height), *ordered],
             shared=64 + 4 * (shape.experts + 1),
+            early=True,
         )
 
     def _product(
@@ -244,6 +265,7 @@ class DeviceMoe:
                 *to,
             ],
             shared=plan.shared(name),
+            early=True,
         )
 
 
