@@ -260,7 +260,11 @@ def random_records(name: str, rng: np.random.Generator) -> np.ndarray:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu_misc", description=__doc__)
     parser.add_argument("--device", default="cuda:0", help="cuda:N, or host to see that it runs")
-    wanted = parser.parse_args().device
+    parser.add_argument(
+        "--only", default="norms,embeddings,sampler,experts", help="some of them, with commas"
+    )
+    arguments = parser.parse_args()
+    wanted, only = arguments.device, arguments.only.split(",")
     if wanted == "host":
         from luce.compute.host_device import HostDevice
 
@@ -274,12 +278,14 @@ def main() -> None:
     print(device.fingerprint)
     bandwidth = copy_bandwidth(device, timer, 512 if wanted != "host" else 1)
     print(f"copy {bandwidth / 1e12:.2f} TB/s; goal of the sampler: bytes + 10 us")
-    for early in (False, True):
-        norms(device, timer, bandwidth, early=early)
-    embeddings(device, timer, bandwidth)
-    sampler(device, timer, bandwidth, early=False, parts=True)
-    sampler(device, timer, bandwidth, early=True)
-    experts(device, timer, bandwidth)
+    if "norms" in only:
+        norms(device, timer, bandwidth, early=True)
+    if "embeddings" in only:
+        embeddings(device, timer, bandwidth)
+    if "sampler" in only:
+        sampler(device, timer, bandwidth, early=True, parts=True)
+    if "experts" in only:
+        experts(device, timer, bandwidth)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 
 #define DEVICE __device__ __forceinline__
 #define METHOD DEVICE  // of a struct
+#define DEVICE_CALL static __device__ __noinline__  // a function that is called, to keep code small
 #define LUCE_KERNEL(name, threads) extern "C" __global__ void __launch_bounds__(threads) name
 #define LUCE_KERNEL_RESIDENT(name, threads, blocks) extern "C" __global__ void __launch_bounds__(threads, blocks) name
 #define LUCE_EXPORT(name)

@@ -3,6 +3,7 @@
 
 #define DEVICE static inline __attribute__((device, always_inline))
 #define METHOD inline __attribute__((device, always_inline))
+#define DEVICE_CALL static __attribute__((device, noinline))
 #define LUCE_KERNEL(name, threads) \
   extern "C" __attribute__((global, amdgpu_flat_work_group_size(1, threads))) void name
 #define LUCE_KERNEL_RESIDENT(name, threads, blocks) LUCE_KERNEL(name, threads)

@@ -28,6 +28,7 @@
 
 #define DEVICE static inline
 #define METHOD inline
+#define DEVICE_CALL static inline
 #define LUCE_KERNEL(name, threads)                       \
   static const int name##_max_threads = threads;         \
   static void name

@@ -24,12 +24,12 @@ DEVICE u32 word_of(const u32 (&words)[4], i32 id) {
 }
 
 // Standard Gumbel noise of a word.
-DEVICE f64 gumbel(u32 word) {
+DEVICE_CALL f64 gumbel(u32 word) {
   f64 u = mul(add((f64)word, 0.5), 2.3283064365386963e-10);
   return -log64(-log64(u));
 }
 
-DEVICE f64 gumbel_of(i32 id, i32 position, u32 seed_low, u32 seed_high) {
+DEVICE_CALL f64 gumbel_of(i32 id, i32 position, u32 seed_low, u32 seed_high) {
   u32 words[4];
   philox((u32)id >> 2, (u32)position, seed_low, seed_high, words);
   return gumbel(word_of(words, id));

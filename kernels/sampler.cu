@@ -9,17 +9,14 @@
 // have one fixed tree, sums of integers none.
 #include "sampler.h"
 #include "sampler_select.h"
-#ifndef SCAN_BLOCKS
-#define SCAN_BLOCKS 5
-#endif
 
-// Bring a slot's counts of ids in [first, end) to the `position` tokens of its history, from the `counted` that they hold.
+// Bring a slot's counts of this block's ids to the `position` tokens of its history, from the `counted` that they hold.
 // A draw adds its token by leaving it to the next one; a draw that goes back takes the void ones out again.
-DEVICE void update_counts(u32* counts, const i32* history, i32 counted, const Sample& s, i32 first, i32 end) {
+DEVICE void update_counts(u32* counts, const i32* history, i32 counted, const Sample& s) {
   i32 from = min_(counted, s.position), to = max_(counted, s.position);
   for (i32 p = from + thread(); p < to; p += block_threads()) {
     i32 id = history[p];
-    if (id < first || id >= end) continue;
+    if (id / CHUNK_IDS % grid_x() != block_x()) continue;
     if (p < s.first_generated) {
       if (s.repetition != 1.0) atomic_or(counts + id, COUNT_PROMPT);
     } else {
@@ -28,76 +25,158 @@ DEVICE void update_counts(u32* counts, const i32* history, i32 counted, const Sa
   }
 }
 
-// What a thread finds in its eight ids, T the f32 logits themselves or f64 values. `draws`: with noise.
+// Place of a thread's value i of a chunk that begins at `begin`.
+DEVICE i32 id_of(i32 begin, i32 i) { return begin + 4 * thread() + (i / 4) * (CHUNK_IDS / 2) + i % 4; }
+
+// A thread's eight logits of a chunk; what the row does not have is minus infinity.
+DEVICE void load_logits(const f32* row, i32 begin, i32 ids, f32 (&logit)[8]) {
+  UNROLL
+  for (i32 j = 0; j < 2; j++) {
+    i32 id = id_of(begin, 4 * j);
+    f32x4 v = {0.0f, 0.0f, 0.0f, 0.0f};
+    if (id < ids) v = *(const f32x4*)(row + id);
+    logit[4 * j] = v.x; logit[4 * j + 1] = v.y; logit[4 * j + 2] = v.z; logit[4 * j + 3] = v.w;
+    UNROLL
+    for (i32 c = 0; c < 4; c++)
+      if (id + c >= ids) logit[4 * j + c] = minus_infinity();
+  }
+}
+
+// Largest of eight neighbouring lanes, one group of ids.
+DEVICE f32 group_max(f32 top) {
+  UNROLL
+  for (i32 mask = 1; mask < 8; mask <<= 1) top = max_(top, shfl_xor(top, mask));
+  return top;
+}
+
+// Values of a chunk: the f32 logits themselves, or f64 values where something is added to them. Bit i: value i may be drawn.
 template <bool MODIFIED, class T>
-DEVICE void scan(const Sample& s, const Values& values, const f32 (&logit)[8], i32 first, i32 ids, f32* groups, bool draws, Part& part,
-                 u8* room) {
-  T x[8], best = 0;
-  u32 allowed = 0, best_id = ~0u;
+DEVICE u32 values_of(const Values& values, const f32 (&logit)[8], i32 begin, i32 ids, T (&x)[8]) {
+  u32 allowed = 0;
   UNROLL
   for (i32 i = 0; i < 8; i++) {
-    i32 id = first + (i / 4) * (CHUNK_IDS / 2) + i % 4;
+    i32 id = id_of(begin, i);
     if (id >= ids) continue;
     x[i] = (T)logit[i];
     if (MODIFIED) {
-      f64 v = (f64)logit[i];
-      if (!values.modify(id, v)) continue;
+      f64 v;
+      if (!values.value(id, logit[i], v)) continue;
       x[i] = (T)v;
     }
     allowed |= 1u << i;
-    if (best_id == ~0u || x[i] > best) {
-      best = x[i];
-      best_id = (u32)id;
+  }
+  return allowed;
+}
+
+// Bounds of value / temperature + noise of a chunk's ids; largest lower bound and upper bound.
+struct Bounds { f32 below, above; };
+template <class T>
+DEVICE Bounds bounds_of(const Sample& s, f32 inverse, const T (&x)[8], u32 allowed, i32 begin, u32 (&words)[8], f32 (&above)[8]) {
+  Bounds found = {minus_infinity(), minus_infinity()};
+  UNROLL
+  for (i32 j = 0; j < 2; j++) {
+    u32 four[4];
+    philox((u32)id_of(begin, 4 * j) >> 2, (u32)s.position, s.seed[0], s.seed[1], four);
+    UNROLL
+    for (i32 c = 0; c < 4; c++) {
+      i32 i = 4 * j + c, zeros = leading_zeros(~four[c]);
+      f32 rough = (f32)x[i] * inverse, slack = abs_(rough) * 1e-6f + 1e-3f;
+      words[i] = four[c];
+      above[i] = minus_infinity();
+      if (!(allowed >> i & 1u)) continue;
+      above[i] = rough + gumbel_above(zeros) + slack;
+      found.below = max_(found.below, rough + gumbel_below(zeros) - slack);
+      found.above = max_(found.above, above[i]);
     }
   }
-  if (groups) {
-    f32 top = best_id == ~0u ? minus_infinity() : MODIFIED ? floor_f32((f64)best) : (f32)best;
+  return found;
+}
+
+// A block's chunks: begin, begin + step, ... ; see sampler_scan.
+template <bool MODIFIED, class T>
+DEVICE void scan(const Sample& s, const Values& values, const f32* row, i32 ids, bool filtered, bool draws, f32* groups, f32* raw_groups,
+                 f32x2* sums, Part& part, u8* room) {
+  f32* aboves = (f32*)(room + 256);   // [BLOCK_CHUNKS][SCAN_THREADS]
+  const i32 step = grid_x() * CHUNK_IDS;
+  const f32 inverse = draws ? (f32)div(1.0, s.temperature) : 0.0f;
+  f32 logit[8], next[8], below = minus_infinity();
+  T best = 0;
+  u32 best_id = ~0u;
+  bool bad = false;
+  load_logits(row, block_x() * CHUNK_IDS, ids, next);
+  NO_UNROLL
+  for (i32 begin = block_x() * CHUNK_IDS, n = 0; begin < ids; begin += step, n++) {
+    f32 top = minus_infinity();
     UNROLL
-    for (i32 mask = 1; mask < 8; mask <<= 1) top = max_(top, shfl_xor(top, mask));
-    if (lane() % 8 == 0) groups[thread() / 8] = top;
+    for (i32 i = 0; i < 8; i++) {
+      logit[i] = next[i];
+      bad |= id_of(begin, i) < ids && (as_u32(logit[i]) & 0x7f800000u) == 0x7f800000u;
+      top = max_(top, logit[i]);
+    }
+    load_logits(row, begin + step, ids, next);
+    const i32 chunk = begin / CHUNK_IDS;
+    if (s.flags & SAMPLE_LOGPROBS) {
+      f32 group = group_max(top), sum = 0.0f;
+      if (lane() % 8 == 0) raw_groups[chunk * CHUNK_GROUPS + thread() / 8] = group;
+      group = warp_max(group);
+      UNROLL
+      for (i32 i = 0; i < 8; i++) sum = add(sum, exp_(sub(logit[i], group)));
+      sum = warp_sum(group == minus_infinity() ? 0.0f : sum);
+      if (lane() == 0) sums[chunk * CHUNK_WARPS + warp()] = f32x2{group, sum};
+    }
+    T x[8];
+    const u32 allowed = values_of<MODIFIED>(values, logit, begin, ids, x);
+    T mine = 0;
+    u32 mine_id = ~0u;
+    UNROLL
+    for (i32 i = 0; i < 8; i++)
+      if ((allowed >> i & 1u) && (mine_id == ~0u || x[i] > mine)) mine = x[i], mine_id = (u32)id_of(begin, i);
+    if (filtered) {
+      f32 group = group_max(mine_id == ~0u ? minus_infinity() : MODIFIED ? floor_f32((f64)mine) : (f32)mine);
+      if (lane() % 8 == 0) groups[chunk * CHUNK_GROUPS + thread() / 8] = group;
+    }
+    if (mine_id != ~0u && (best_id == ~0u || mine > best)) best = mine, best_id = mine_id;  // ids ascend
+    if (draws) {
+      u32 words[8];
+      f32 above[8];
+      Bounds bounds = bounds_of(s, inverse, x, allowed, begin, words, above);
+      below = max_(below, bounds.below);
+      aboves[n * SCAN_THREADS + thread()] = bounds.above;
+    }
   }
-  u64 key = best_id == ~0u ? 0 : key64((f64)best);
+  part.bad = block_any(bad, room);
+  u64 key = best_id == ~0u ? 0 : key64((f64)best), score = 0;
+  u32 score_id = ~0u;
   block_best(key, best_id, room);
   part.best = key;
   part.best_id = (i32)best_id;
-  part.score = 0;
-  part.score_id = -1;
-  if (!draws) return;
-
-  // Gumbel-max: exact scores for the few ids that cheap bounds do not rule out.
-  f32 inverse = (f32)div(1.0, s.temperature), above[8], below = minus_infinity();
-  UNROLL
-  for (i32 j = 0; j < 2; j++) {
-    u32 words[4];
-    philox((u32)(first + j * (CHUNK_IDS / 2)) >> 2, (u32)s.position, s.seed[0], s.seed[1], words);
-    UNROLL
-    for (i32 c = 0; c < 4; c++) {
-      i32 i = 4 * j + c, zeros = leading_zeros(~words[c]);
-      if (!(allowed >> i & 1u)) continue;
-      f32 rough = (f32)x[i] * inverse, slack = abs_(rough) * 1e-6f + 1e-3f;
-      below = max_(below, rough + gumbel_below(zeros) - slack);
-      above[i] = rough + gumbel_above(zeros) + slack;
+  if (draws) {
+    // Exact scores for the few ids that the bounds do not rule out.
+    f32* tops = (f32*)room;
+    below = warp_max(below);
+    sync_block();
+    if (lane() == 0) tops[warp()] = below;
+    sync_block();
+    below = warp_max(lane() < SCAN_THREADS / WARP ? tops[lane()] : minus_infinity());
+    const Scaling scaling(s.temperature);
+    NO_UNROLL
+    for (i32 begin = block_x() * CHUNK_IDS, n = 0; begin < ids; begin += step, n++) {
+      if (!(aboves[n * SCAN_THREADS + thread()] >= below)) continue;
+      load_logits(row, begin, ids, logit);
+      T x[8];
+      u32 words[8];
+      f32 above[8];
+      const u32 allowed = values_of<MODIFIED>(values, logit, begin, ids, x);
+      bounds_of(s, inverse, x, allowed, begin, words, above);
+      UNROLL
+      for (i32 i = 0; i < 8; i++) {
+        if (!(allowed >> i & 1u) || !(above[i] >= below)) continue;
+        u64 its = key64(add(scaling((f64)x[i]), gumbel(words[i])));
+        if (its > score) score = its, score_id = (u32)id_of(begin, i);  // ids ascend
+      }
     }
+    block_best(score, score_id, room);
   }
-  f32* tops = (f32*)room;
-  below = warp_max(below);
-  sync_block();
-  if (lane() == 0) tops[warp()] = below;
-  sync_block();
-  below = warp_max(lane() < block_threads() / WARP ? tops[lane()] : minus_infinity());
-  u64 score = 0;
-  u32 score_id = ~0u;
-  UNROLL
-  for (i32 i = 0; i < 8; i++) {
-    if (!(allowed >> i & 1u) || !(above[i] >= below)) continue;
-    i32 id = first + (i / 4) * (CHUNK_IDS / 2) + i % 4;
-    u64 its = key64(add(scaled((f64)x[i], s.temperature), gumbel_of(id, s.position, s.seed[0], s.seed[1])));
-    if (its > score) {  // ids ascend within a thread
-      score = its;
-      score_id = (u32)id;
-    }
-  }
-  block_best(score, score_id, room);
   part.score = score;
   part.score_id = (i32)score_id;
 }
@@ -113,112 +192,62 @@ DEVICE bool mask_wins(const Sample& s, const Adjust* lists, const u32* masks, i3
   return left == 0;
 }
 
-// Grid (ceil(ids / CHUNK_IDS), samples or the bucket's), SCAN_THREADS threads, 128 bytes of shared memory.
+// Grid (blocks of a row, samples or the bucket's), SCAN_THREADS threads, SCAN_SHARED bytes of shared memory. A block takes every
+// grid_x-th chunk of CHUNK_IDS ids, at most BLOCK_CHUNKS; how many blocks a row has changes no bit.
 // logits f32 [samples or the bucket's][stride], rows 16-byte aligned; masks u32 [.][ceil(ids / 32)], no bit set past `ids`.
 // counts u32 [slots][ids] and counted i32 [slots] belong to the sampler; both zero when a slot is opened.
-// parts [samples][chunks]; groups f32 [samples][2][chunks * CHUNK_GROUPS]: maxima of the values, of the logits; better
-// Better [samples].
-LUCE_KERNEL_RESIDENT(sampler_scan, SCAN_THREADS, SCAN_BLOCKS)(const Pass* pass, const Sample* samples, const Adjust* lists, const u32* masks,
+// With chunks = ceil(ids / CHUNK_IDS): parts [samples][chunks], of which the first blocks are used; groups f32 [samples][2][chunks *
+// CHUNK_GROUPS]: maxima of the values, of the logits; sums f32x2 [samples][chunks * CHUNK_WARPS]: largest logit of a warp's ids and sum of
+// e^(logit - largest); better Better [samples].
+LUCE_KERNEL_RESIDENT(sampler_scan, SCAN_THREADS, 4)(const Pass* pass, const Sample* samples, const Adjust* lists, const u32* masks,
     const i32* history, i32 history_stride, u32* counts, const i32* counted, const f32* RESTRICT logits, i32 stride, i32 ids,
-    Part* parts, f32* groups, Better* better) {
+    Part* parts, f32* groups, f32x2* sums, Better* better) {
   u8* room = shared_memory();
   pdl_wait();
   pdl_launch();
-  i32 r = block_y(), chunk = block_x(), chunks = grid_x(), words = (ids + 31) / 32;
-  i32 begin = chunk * CHUNK_IDS, end = min_(ids, begin + CHUNK_IDS), first = begin + 4 * thread();
-  const f32* row = logits + (i64)r * stride;
-  f32 logit[8], top = minus_infinity();
-  bool bad = false;
-  UNROLL
-  for (i32 j = 0; j < 2; j++) {  // before anything is known of the row
-    i32 id = first + j * (CHUNK_IDS / 2);
-    f32x4 v = {0.0f, 0.0f, 0.0f, 0.0f};
-    if (id < ids) v = *(const f32x4*)(row + id);
-    logit[4 * j] = v.x; logit[4 * j + 1] = v.y; logit[4 * j + 2] = v.z; logit[4 * j + 3] = v.w;
-  }
+  const i32 r = block_y(), chunks = ceil_div(ids, CHUNK_IDS), words = (ids + 31) / 32;
   if (r >= pass->samples) return;
   const Sample& s = samples[r];
-  if (chunk == 0 && thread() == 0) better[r] = Better{0, 0, 0};
+  const f32* row = logits + (i64)r * stride;
+  if (block_x() == 0 && thread() == 0) better[r] = Better{0, 0, 0};
   if (s.flags & SAMPLE_PENALTIES) {
-    update_counts(counts + (i64)s.slot * ids, history + (i64)s.slot * history_stride, counted[s.slot], s, begin, end);
+    update_counts(counts + (i64)s.slot * ids, history + (i64)s.slot * history_stride, counted[s.slot], s);
     sync_block();
   }
-  UNROLL
-  for (i32 i = 0; i < 8; i++) {
-    if (first + (i / 4) * (CHUNK_IDS / 2) + i % 4 >= ids) logit[i] = minus_infinity();
-    else bad |= (as_u32(logit[i]) & 0x7f800000u) == 0x7f800000u;
-    top = max_(top, logit[i]);
-  }
-  i64 all = (i64)chunks * CHUNK_GROUPS;
-  f32* mine = groups + (i64)r * 2 * all + chunk * CHUNK_GROUPS;
-  Part* part = parts + (i64)r * chunks + chunk;
-  if (s.flags & SAMPLE_LOGPROBS) {
-    f32 group = top;
-    UNROLL
-    for (i32 mask = 1; mask < 8; mask <<= 1) group = max_(group, shfl_xor(group, mask));
-    if (lane() % 8 == 0) mine[all + thread() / 8] = group;
-    f32* sums = (f32*)room;
-    group = warp_max(group);
-    if (lane() == 0) sums[warp()] = group;
-    sync_block();
-    f32 highest = warp_max(lane() < SCAN_THREADS / WARP ? sums[lane()] : minus_infinity()), sum = 0.0f;
-    UNROLL
-    for (i32 i = 0; i < 8; i++) sum = add(sum, exp_(sub(logit[i], highest)));
-    sum = warp_sum(sum);
-    sync_block();
-    if (lane() == 0) sums[warp()] = sum;
-    sync_block();
-    sum = warp_sum(lane() < SCAN_THREADS / WARP ? sums[lane()] : 0.0f);
-    sync_block();
-    if (thread() == 0) part->top = highest, part->sum = sum;
-  }
-  u32* faulty = (u32*)(room + 120);
-  if (thread() == 0) *faulty = 0;
-  sync_block();
-  if (ballot_(bad) && lane() == 0) atomic_or(faulty, 1u);  // read behind block_best's barriers
-  bool filtered = is_filtered(s), draws = !(s.flags & SAMPLE_GREEDY) && (!filtered || checks_winner(s));
+  const i64 all = (i64)chunks * CHUNK_GROUPS;
+  f32* mine = groups + (i64)r * 2 * all;
+  f32x2* its_sums = sums + (i64)r * chunks * CHUNK_WARPS;
+  const bool filtered = is_filtered(s), draws = !(s.flags & SAMPLE_GREEDY) && (!filtered || checks_winner(s));
   Values values(s, row, lists, masks, words, counts, ids);
-  Part found;
+  Part found = {};
   if (values.modified) {
     if (mask_wins(s, lists, masks, words, room)) values.ends_end = values.ends;
-    if (values.bias < values.bias_end) {
-      values.bias = lower_bound(lists, values.bias, values.bias_end, begin);
-      values.bias_end = lower_bound(lists, values.bias, values.bias_end, end);
-    }
-    scan<true, f64>(s, values, logit, first, ids, filtered ? mine : nullptr, draws, found, room);
+    scan<true, f64>(s, values, row, ids, filtered, draws, mine, mine + all, its_sums, found, room);
   } else {
-    scan<false, f32>(s, values, logit, first, ids, filtered ? mine : nullptr, draws, found, room);
+    scan<false, f32>(s, values, row, ids, filtered, draws, mine, mine + all, its_sums, found, room);
   }
-  if (thread() == 0) {
-    part->best = found.best, part->best_id = found.best_id;
-    part->score = found.score, part->score_id = found.score_id;
-    part->bad = *faulty;
-  }
+  if (thread() == 0) parts[(i64)r * chunks + block_x()] = found;
 }
 LUCE_EXPORT(sampler_scan)
 
-// What the chunks of a row come to together. Every thread gets it; `room`: 256 bytes.
+// What the blocks of a row come to together. Every thread gets it; `room`: 256 bytes.
 struct Found {
   u64 best, score;
   u32 best_id, score_id;
   bool bad;
 };
-DEVICE Found found_in(const Part* parts, i32 chunks, bool draws, u8* room) {
+DEVICE Found found_in(const Part* parts, i32 blocks, bool draws, u8* room) {
   Found row = {0, 0, ~0u, ~0u, false};
-  u32 bad = 0;
-  for (i32 c = thread(); c < chunks; c += block_threads()) {  // ids ascend
-    u64 best = parts[c].best, score = parts[c].score;
-    i32 best_id = parts[c].best_id, score_id = parts[c].score_id;
-    bad |= parts[c].bad;
-    if (best_id >= 0 && best > row.best) row.best = best, row.best_id = (u32)best_id;
-    if (score_id >= 0 && score > row.score) row.score = score, row.score_id = (u32)score_id;
+  bool bad = false;
+  for (i32 c = thread(); c < blocks; c += block_threads()) {
+    const Part part = parts[c];
+    bad |= part.bad != 0;
+    u32 best_id = (u32)part.best_id, score_id = (u32)part.score_id;
+    if (part.best > row.best || (part.best == row.best && best_id < row.best_id)) row.best = part.best, row.best_id = best_id;
+    if (part.score > row.score || (part.score == row.score && score_id < row.score_id)) row.score = part.score, row.score_id = score_id;
   }
-  u32* faulty = (u32*)(room + 248);
-  if (thread() == 0) *faulty = 0;
-  sync_block();
-  if (bad) atomic_or(faulty, 1u);
+  row.bad = block_any(bad, room);
   block_best(row.best, row.best_id, room);
-  row.bad = *faulty != 0;
   if (draws) block_best(row.score, row.score_id, room);
   return row;
 }
@@ -230,31 +259,38 @@ LUCE_KERNEL(sampler_weights, SCAN_THREADS)(const Pass* pass, const Sample* sampl
   u8* room = shared_memory();
   pdl_wait();
   pdl_launch();
-  i32 r = block_y(), chunks = grid_x(), words = (ids + 31) / 32;
+  const i32 r = block_y(), chunks = ceil_div(ids, CHUNK_IDS), words = (ids + 31) / 32;
   if (r >= pass->samples) return;
   const Sample& s = samples[r];
   if (!checks_winner(s) || only_min_p(s)) return;
-  Values values(s, logits + (i64)r * stride, lists, masks, words, counts, ids);
+  const f32* logits_row = logits + (i64)r * stride;
+  Values values(s, logits_row, lists, masks, words, counts, ids);
   if (mask_wins(s, lists, masks, words, room)) values.ends_end = values.ends;
-  Found row = found_in(parts + (i64)r * chunks, chunks, true, room);
+  const Found row = found_in(parts + (i64)r * chunks, grid_x(), true, room);
   if (row.bad || row.best_id == ~0u) return;
-  f64 best = scaled(from_key64(row.best), s.temperature), winner;
+  const Scaling scaling(s.temperature);
+  f64 best = scaling(from_key64(row.best)), winner;
   if (!values.get((i32)row.score_id, winner)) return;
-  u64 winner_key = key64(scaled(winner, s.temperature));
-  f64 floor = s.flags & SAMPLE_MIN_P ? add(best, s.log_min_p) : minus_infinity64();
+  const u64 winner_key = key64(scaling(winner));
+  const f64 floor = s.flags & SAMPLE_MIN_P ? add(best, s.log_min_p) : minus_infinity64();
   u64 total = 0, before = 0, number = 0;
-  bool weighs = s.flags & SAMPLE_TOP_P;
+  const bool weighs = s.flags & SAMPLE_TOP_P;
   NO_UNROLL
-  for (i32 i = 0; i < 8; i++) {
-    i32 id = block_x() * CHUNK_IDS + 4 * thread() + (i / 4) * (CHUNK_IDS / 2) + i % 4;
-    f64 x;
-    if (id >= ids || !values.get(id, x)) continue;
-    x = scaled(x, s.temperature);
-    if (!(x >= floor)) continue;
-    u64 key = key64(x), its = weighs ? weight(sub(x, best)) : 0;
-    bool ahead = key > winner_key || (key == winner_key && (u32)id < row.score_id);
-    total += its;
-    if (ahead) before += its, number++;
+  for (i32 begin = block_x() * CHUNK_IDS; begin < ids; begin += grid_x() * CHUNK_IDS) {
+    f32 logit[8];
+    load_logits(logits_row, begin, ids, logit);
+    UNROLL
+    for (i32 i = 0; i < 8; i++) {
+      i32 id = id_of(begin, i);
+      f64 x;
+      if (id >= ids || !values.value(id, logit[i], x)) continue;
+      x = scaling(x);
+      if (!(x >= floor)) continue;
+      u64 key = key64(x), its = weighs ? weight(sub(x, best)) : 0;
+      bool ahead = key > winner_key || (key == winner_key && (u32)id < row.score_id);
+      total += its;
+      if (ahead) before += its, number++;
+    }
   }
   total = block_add(total, room);
   before = block_add(before, room);
@@ -266,24 +302,54 @@ LUCE_KERNEL(sampler_weights, SCAN_THREADS)(const Pass* pass, const Sample* sampl
 }
 LUCE_EXPORT(sampler_weights)
 
-// Grid (samples or the bucket's), FINISH_THREADS threads, FINISH_SHARED bytes of shared memory (sampler_select.h); `chunks` of the
-// other two, at most FINISH_THREADS. drawn[r] gets the result, the history the token; counted follows.
-LUCE_KERNEL(sampler_finish, FINISH_THREADS)(const Pass* pass, const Sample* samples, const Adjust* lists, const u32* masks,
-    i32* history, i32 history_stride, const u32* counts, i32* counted, const f32* RESTRICT logits, i32 stride, i32 ids, i32 chunks,
-    const Part* parts, const f32* groups, const Better* better, Drawn* drawn) {
+// Sum over the block by one fixed tree, in every thread; `room`: 8 bytes a warp.
+DEVICE f64 block_sum64(f64 sum, u8* room) {
+  u64* sums = (u64*)room;
+  for (i32 mask = 16; mask > 0; mask >>= 1) sum = add(sum, as_f64(shfl_xor(as_u64(sum), mask)));
+  sync_block();
+  if (lane() == 0) sums[warp()] = as_u64(sum);
+  sync_block();
+  sum = lane() < FINISH_THREADS / WARP ? as_f64(sums[lane()]) : 0.0;
+  for (i32 mask = 16; mask > 0; mask >>= 1) sum = add(sum, as_f64(shfl_xor(as_u64(sum), mask)));
+  return sum;
+}
+
+// ln of the sum of e^logit of a row: the warps' sums in f64, brought to the largest logit, in one fixed tree.
+DEVICE f64 normaliser_of(const f32x2* sums, i32 count, u8* room) {
+  f32 top = minus_infinity();
+  for (i32 i = thread(); i < count; i += FINISH_THREADS) top = max_(top, sums[i].x);
+  f32* tops = (f32*)room;
+  top = warp_max(top);
+  sync_block();
+  if (lane() == 0) tops[warp()] = top;
+  sync_block();
+  top = warp_max(lane() < FINISH_THREADS / WARP ? tops[lane()] : minus_infinity());
+  f64 sum = 0.0;
+  for (i32 i = thread(); i < count; i += FINISH_THREADS) {
+    f32x2 part = sums[i];
+    sum = add(sum, mul((f64)part.y, exp64(max_(sub((f64)part.x, (f64)top), -800.0))));
+  }
+  return add((f64)top, log64(block_sum64(sum, room)));
+}
+
+// Grid (samples or the bucket's), FINISH_THREADS threads, FINISH_SHARED bytes of shared memory (sampler_select.h); `blocks` of a row of
+// the other two. drawn[r] gets the result, the history the token; counted follows.
+LUCE_KERNEL_RESIDENT(sampler_finish, FINISH_THREADS, 1)(const Pass* pass, const Sample* samples, const Adjust* lists, const u32* masks,
+    i32* history, i32 history_stride, const u32* counts, i32* counted, const f32* RESTRICT logits, i32 stride, i32 ids, i32 blocks,
+    const Part* parts, const f32* groups, const f32x2* sums, const Better* better, Drawn* drawn) {
   pdl_wait();
   pdl_launch();
-  i32 r = block_x(), words = (ids + 31) / 32;
+  const i32 r = block_x(), chunks = ceil_div(ids, CHUNK_IDS), words = (ids + 31) / 32;
   if (r >= pass->samples) return;
   Room room(shared_memory());
   const Sample& s = samples[r];
   Drawn* out = drawn + r;
-  bool filtered = is_filtered(s), draws = !(s.flags & SAMPLE_GREEDY) && (!filtered || checks_winner(s));
-  Found found = found_in(parts + (i64)r * chunks, chunks, draws, room.reduce);
+  const bool filtered = is_filtered(s), draws = !(s.flags & SAMPLE_GREEDY) && (!filtered || checks_winner(s));
+  const Found found = found_in(parts + (i64)r * chunks, blocks, draws, room.reduce);
   u32 token = found.best_id;
-  i32 faults = found.bad ? FAULT_LOGITS : found.best_id == ~0u ? FAULT_MASK : 0;
+  const i32 faults = found.bad ? FAULT_LOGITS : found.best_id == ~0u ? FAULT_MASK : 0;
   const f32* row = logits + (i64)r * stride;
-  i64 all = (i64)chunks * CHUNK_GROUPS;
+  const i64 all = (i64)chunks * CHUNK_GROUPS;
   const f32* its = groups + (i64)r * 2 * all;
   if (!faults && draws) token = found.score_id;
   if (!faults && filtered) {
@@ -300,26 +366,9 @@ LUCE_KERNEL(sampler_finish, FINISH_THREADS)(const Pass* pass, const Sample* samp
     out->num_top = 0;
   }
   if (!(s.flags & SAMPLE_LOGPROBS) || faults) return;
-  // ln of the sum: chunk sums in f64, brought to the largest logit, in one fixed tree.
-  const Part* part = parts + (i64)r * chunks + min_(thread(), chunks - 1);
-  f32 my_top = thread() < chunks ? part->top : minus_infinity(), my_sum = part->sum;
-  f32* tops = (f32*)room.reduce;
-  f32 top = warp_max(my_top);
-  sync_block();
-  if (lane() == 0) tops[warp()] = top;
-  sync_block();
-  top = warp_max(lane() < FINISH_THREADS / WARP ? tops[lane()] : minus_infinity());
-  f64 sum = thread() < chunks ? mul((f64)my_sum, exp64(sub((f64)my_top, (f64)top))) : 0.0;
-  for (i32 mask = 16; mask > 0; mask >>= 1) sum = add(sum, as_f64(shfl_xor(as_u64(sum), mask)));
-  u64* sums = (u64*)room.reduce;
-  sync_block();
-  if (lane() == 0) sums[warp()] = as_u64(sum);
-  sync_block();
-  sum = lane() < FINISH_THREADS / WARP ? as_f64(sums[lane()]) : 0.0;
-  for (i32 mask = 16; mask > 0; mask >>= 1) sum = add(sum, as_f64(shfl_xor(as_u64(sum), mask)));
-  f64 normaliser = add((f64)top, log64(sum));
+  const f64 normaliser = normaliser_of(sums + (i64)r * chunks * CHUNK_WARPS, chunks * CHUNK_WARPS, room.reduce);
   if (thread() == 0) out->logprob = (f32)sub((f64)row[token], normaliser);
-  i32 wanted = min_(min_(s.logprobs, TOP_LOGPROBS), ids);
+  const i32 wanted = min_(min_(s.logprobs, TOP_LOGPROBS), ids);
   if (wanted <= 0) return;
   most_likely(Logits{row}, ids, its + all, (i32)all, wanted, room);
   if (thread() < wanted) {

@@ -8,16 +8,18 @@
 #include "batch.h"
 #include "philox.h"
 
-#define CHUNK_IDS 2048   // ids of a block of the scans, 8 a thread
+#define CHUNK_IDS 2048   // ids that a block of the scans takes at once, 8 a thread
+#define BLOCK_CHUNKS 8   // most chunks of a block
 #define SCAN_THREADS 256
 #define GROUP_IDS 64     // ids whose maximum is kept for the last kernel: 4 at each of 8 neighbouring threads, twice
 #define CHUNK_GROUPS (CHUNK_IDS / GROUP_IDS)
+#define CHUNK_WARPS (SCAN_THREADS / 32)
+#define SCAN_SHARED (256 + BLOCK_CHUNKS * SCAN_THREADS * 4)
 
-struct Part {  // 40 bytes: what a chunk of a row's ids comes to
+struct Part {  // 32 bytes: what a block of the scan finds in a row
   u64 best;    // key of the largest value, and its lowest id; -1 where none may be drawn
   u64 score;   // key of the largest value / temperature + noise, and its id; -1 where none is drawn
   i32 best_id, score_id;
-  f32 top, sum;  // largest logit, sum of e^(logit - top)
   u32 bad;     // a logit is NaN or infinite
   u32 reserved;
 };
@@ -122,7 +124,17 @@ struct Values {
   }
 };
 
-DEVICE f64 scaled(f64 x, f64 temperature) { return temperature == 1.0 ? x : div(x, temperature); }
+// x / temperature, correctly rounded, for many x: by the rounded reciprocal and one step that mends the quotient (Markstein).
+struct Scaling {
+  f64 temperature, inverse;
+  bool plain;  // the step is proved for all divisors but those whose mantissa is all ones
+  METHOD Scaling(f64 by) : temperature(by), inverse(div(1.0, by)), plain((as_u64(by) & 0xfffffffffffffull) == 0xfffffffffffffull) {}
+  METHOD f64 operator()(f64 x) const {
+    if (plain) return div(x, temperature);
+    f64 q = mul(x, inverse);
+    return fma_(fma_(-q, temperature, x), inverse, q);
+  }
+};
 
 // The larger (value, then lower id) of all lanes, in every lane. -1 as an unsigned id is the highest.
 DEVICE void warp_best(u64& key, u32& id) {
@@ -154,6 +166,16 @@ DEVICE void block_best(u64& key, u32& id, u8* room) {
 DEVICE u64 warp_add(u64 v) {
   for (i32 mask = 16; mask > 0; mask >>= 1) v += shfl_xor(v, mask);
   return v;
+}
+// Does any thread of the block say so? `room`: 4 bytes.
+DEVICE bool block_any(bool v, u8* room) {
+  u32* found = (u32*)room;
+  sync_block();
+  if (thread() == 0) *found = 0;
+  sync_block();
+  if (ballot_(v) && lane() == 0) atomic_or(found, 1u);
+  sync_block();
+  return *found != 0;
 }
 // Sum over a block, in every thread; `room`: 8 bytes a warp.
 DEVICE u64 block_add(u64 v, u8* room) {

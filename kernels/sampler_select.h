@@ -80,23 +80,23 @@ DEVICE f32 reached(const f32* groups, i32 num_groups, i32 k, const Room& room) {
     UNROLL
     for (i32 i = 0; i < 8; i++) top = max_(top, eight[i]);
   }
-  i32 count = FINISH_THREADS, index = thread();
-  bool mine = true;
-  if (k <= FINISH_THREADS / 8) {
-    top = max_(top, shfl_xor(top, 1));
-    top = max_(top, shfl_xor(top, 2));
-    count /= 4;
-    mine = thread() % 4 == 0;
-    index /= 4;
-  }
   f32* tops = (f32*)room.keys;
   f32* found = (f32*)room.counters;
+  i32 count = FINISH_THREADS;
   sync_block();
-  if (mine) tops[index] = top;
   if (thread() == 0) *found = minus_infinity();
+  if (k <= FINISH_THREADS / 8) {  // a fourth of them is enough
+    count /= 4;
+    top = max_(top, shfl_xor(top, 1));
+    top = max_(top, shfl_xor(top, 2));
+    if (thread() % 4 == 0) tops[thread() / 4] = top;
+  } else {
+    tops[thread()] = top;
+  }
   sync_block();
-  if (mine) {
-    i32 above = 0;
+  if (thread() < count) {
+    i32 above = 0, index = thread();
+    top = tops[index];
     for (i32 i = 0; i < count; i += 4) {
       f32x4 v = *(const f32x4*)(tops + i);
       above += (v.x > top || (v.x == top && i < index)) + (v.y > top || (v.y == top && i + 1 < index)) +
@@ -110,7 +110,7 @@ DEVICE f32 reached(const f32* groups, i32 num_groups, i32 k, const Room& room) {
 
 // All ids whose value reaches `floor`, as keys of value / temperature, in no order. Their number, or -1: more than fit.
 template <class T>
-DEVICE i32 collect(const T& values, i32 ids, const f32* groups, i32 num_groups, f32 floor, f64 temperature, const Room& room) {
+DEVICE i32 collect(const T& values, i32 ids, const f32* groups, i32 num_groups, f32 floor, const Scaling& scaling, const Room& room) {
   sync_block();
   if (thread() < 2) room.counters[thread()] = 0;
   sync_block();
@@ -134,7 +134,7 @@ DEVICE i32 collect(const T& values, i32 ids, const f32* groups, i32 num_groups, 
     if (id >= ids || !values.get(id, x) || !(x >= (f64)floor)) continue;
     u32 at = atomic_add(room.counters + 1, 1u);
     if (at < CANDIDATES) {
-      room.keys[at] = key64(scaled(x, temperature));
+      room.keys[at] = key64(scaling(x));
       room.ids[at] = (u32)id;
     }
   }
@@ -211,13 +211,13 @@ struct Boundary {
 // Values of a row over temperature, as keys.
 template <class T> struct Keys {
   const T& values;
-  f64 temperature;
+  const Scaling& scaling;
   i32 ids;
   METHOD bool get(i32 id, u64& key) const { return value(id, values.logits[id], key); }
   METHOD bool value(i32 id, f32 logit, u64& key) const {
     f64 x;
     if (!values.value(id, logit, x)) return false;
-    key = key64(scaled(x, temperature));
+    key = key64(scaling(x));
     return true;
   }
   // f(id, key) for every id of the row, by the whole block.
@@ -241,50 +241,100 @@ template <class T> struct Keys {
   }
 };
 
-// The smallest set of best ids within `limit` whose measures reach `target`, which all together do. `top`: the largest key.
+// Which of BINS bins of a histogram, best first, brings a sum that is `above` before them to `target`; above and the number of
+// its entries follow.
+DEVICE i32 bin_reaching(u64 target, u64& above, i32& count, const Room& room) {
+  sync_block();
+  i32 bin = 2 * thread();
+  u64 first = room.bins[bin], second = room.bins[bin + 1];
+  u64 before = above + block_before(first + second, room.reduce);
+  sync_block();
+  if (before < target && before + first + second >= target) {
+    bool later = before + first < target;
+    room.counters[0] = (u32)(later ? bin + 1 : bin);
+    *(u64*)(room.counters + 2) = later ? before + first : before;
+  }
+  sync_block();
+  bin = (i32)room.counters[0];
+  above = *(u64*)(room.counters + 2);
+  count = (i32)room.counts[bin];
+  return bin;
+}
+DEVICE void clear_bins(const Room& room) {
+  sync_block();
+  for (i32 i = thread(); i < BINS; i += FINISH_THREADS) {
+    room.bins[i] = 0;
+    room.counts[i] = 0;
+  }
+  sync_block();
+}
+DEVICE i32 bin_of(f64 place) { return place < (f64)BINS ? (i32)place : BINS - 1; }
+
+// The smallest set of best ids within `limit` whose measures reach `target`, which all together do; `best` is the largest value.
+// Bins of equal width over `span` from the best, then of one of these, leave few enough to sort, unless very many are
+// nearly equal: then bins of keys.
 template <class T>
-DEVICE Boundary boundary_reaching(u64 target, const Keys<T>& keys, Boundary limit, u64 top, bool weighted, f64 best, const Room& room) {
-  u64 low = limit.key, high = top, above = 0, key;
-  while (low < high) {
+DEVICE Boundary boundary_reaching(u64 target, const Keys<T>& keys, Boundary limit, bool weighted, f64 best, f64 span, const Room& room) {
+  const f64 scale = div((f64)BINS, span);
+  u64 above = 0, low = limit.key, high = key64(best);
+  i32 chosen[2] = {-1, -1}, count = 0;
+  auto inside = [&](i32 id, u64 key) {  // of the bins chosen so far
+    if (key < low || key > high || !limit.holds(key, id)) return false;
+    if (chosen[0] < 0) return true;
+    f64 place = mul(sub(best, from_key64(key)), scale);
+    if (bin_of(place) != chosen[0]) return false;
+    return chosen[1] < 0 || bin_of(mul(sub(place, (f64)chosen[0]), (f64)BINS)) == chosen[1];
+  };
+  auto measure = [&](u64 key) -> u64 { return weighted ? weight(sub(from_key64(key), best)) : 1; };
+  auto fill = [&](i32 bin, u64 key) {
+    u64 its = measure(key);
+    atomic_add(room.counts + bin, 1u);
+    if (its) atomic_add(room.bins + bin, its);
+  };
+  for (i32 level = 0; level < 2; level++) {
+    clear_bins(room);
+    keys.each([&](i32 id, u64 key) {
+      if (!inside(id, key)) return;
+      f64 place = mul(sub(best, from_key64(key)), scale);
+      fill(level == 0 ? bin_of(place) : bin_of(mul(sub(place, (f64)chosen[0]), (f64)BINS)), key);
+    });
+    i32 bin = bin_reaching(target, above, count, room);
+    if (level == 0) chosen[0] = bin;
+    else chosen[1] = bin;
+    if (count <= CANDIDATES) break;
+  }
+  if (count > CANDIDATES) {  // the keys that there are
+    u64 most = 0, least = 0;
+    u32 nobody = 0;
+    keys.each([&](i32 id, u64 key) {
+      if (!inside(id, key)) return;
+      most = max_(most, key);
+      least = max_(least, ~key);
+    });
+    block_best(most, nobody, room.reduce);
+    block_best(least, nobody, room.reduce);
+    low = ~least;
+    high = most;
+  }
+  while (count > CANDIDATES && low < high) {
     i32 shift = 0;
     while ((high - low) >> shift >= BINS) shift++;
-    sync_block();
-    for (i32 i = thread(); i < BINS; i += FINISH_THREADS) {
-      room.bins[i] = 0;
-      room.counts[i] = 0;
-    }
-    sync_block();
-    keys.each([&](i32 id, u64 its) {
-      if (its < low || its > high || !limit.holds(its, id)) return;
-      i32 bin = (i32)((its - low) >> shift);
-      u64 measure = weighted ? weight(sub(from_key64(its), best)) : 1;
-      atomic_add(room.counts + bin, 1u);
-      if (measure) atomic_add(room.bins + bin, measure);
+    clear_bins(room);
+    keys.each([&](i32 id, u64 key) {
+      if (inside(id, key)) fill((i32)((high - key) >> shift), key);
     });
-    sync_block();
-    i32 bin = BINS - 1 - 2 * thread();  // from the top: this one, then the one below
-    u64 upper = room.bins[bin], lower = room.bins[bin - 1];
-    u64 before = above + block_before(upper + lower, room.reduce);
-    sync_block();
-    if (before < target && before + upper + lower >= target) {
-      bool second = before + upper < target;
-      room.counters[0] = (u32)(second ? bin - 1 : bin);
-      *(u64*)(room.counters + 2) = second ? before + upper : before;
-    }
-    sync_block();
-    bin = (i32)room.counters[0];
-    above = *(u64*)(room.counters + 2);
-    i32 count = (i32)room.counts[bin];
-    low += (u64)bin << shift;
-    high = min_(high, low + ((u64)1 << shift) - 1);
-    if (count > CANDIDATES) continue;
+    i32 bin = bin_reaching(target, above, count, room);
+    high -= (u64)bin << shift;
+    low = max_(low, high - (((u64)1 << shift) - 1));
+  }
+  if (count <= CANDIDATES) {
     sync_block();
     if (thread() == 0) room.counters[0] = 0;
     sync_block();
-    keys.each([&](i32 id, u64 its) {
-      if (its < low || its > high || !limit.holds(its, id)) return;
+    keys.each([&](i32 id, u64 key) {
+      if (!inside(id, key)) return;
       u32 at = atomic_add(room.counters, 1u);
-      room.keys[at] = its;
+      room.keys[at] = key;
       room.ids[at] = (u32)id;
     });
     sync_block();
@@ -295,7 +345,7 @@ DEVICE Boundary boundary_reaching(u64 target, const Keys<T>& keys, Boundary limi
     return end;
   }
   // Too many ids with one and the same key: so many of them as are needed, lowest ids first.
-  u64 each = weighted ? weight(sub(from_key64(low), best)) : 1, needed = (target - above + each - 1) / each;
+  u64 each = measure(low), needed = (target - above + each - 1) / each, key;
   for (i32 first = 0; first < keys.ids; first += FINISH_THREADS) {
     i32 id = first + thread();
     u64 mine = id < keys.ids && keys.get(id, key) && key == low && limit.holds(key, id) ? 1 : 0;
@@ -314,6 +364,23 @@ DEVICE Boundary boundary_reaching(u64 target, const Keys<T>& keys, Boundary limi
   return limit;
 }
 
+// The largest value within `limit`, and by how much the smallest is less, or a little more. The number of ids.
+template <class T> DEVICE u64 span_of(const Keys<T>& keys, Boundary limit, f64& best, f64& span, const Room& room) {
+  u64 most = 0, least = 0, count = 0;
+  u32 nobody = 0;
+  keys.each([&](i32 id, u64 key) {
+    if (!limit.holds(key, id)) return;
+    most = max_(most, key);
+    least = max_(least, ~key);
+    count++;
+  });
+  block_best(most, nobody, room.reduce);
+  block_best(least, nobody, room.reduce);
+  best = from_key64(most);
+  span = add(sub(best, from_key64(~least)), 1e-300);
+  return block_add(count, room.reduce);
+}
+
 // Place of a key among the first `count` candidates, and the sum of room.bins of those before it.
 DEVICE i32 rank_of(u64 key, u32 id, i32 count, u64& before, const Room& room) {
   i32 rank = 0;
@@ -330,8 +397,9 @@ DEVICE i32 rank_of(u64 key, u32 id, i32 count, u64& before, const Room& room) {
 
 // The k most likely ids into room.ids, most likely first.
 DEVICE void most_likely(const Logits& logits, i32 ids, const f32* groups, i32 num_groups, i32 k, const Room& room) {
+  const Scaling one(1.0);
   f32 floor = reached(groups, num_groups, k, room);
-  i32 count = collect(logits, ids, groups, num_groups, floor, 1.0, room);
+  i32 count = collect(logits, ids, groups, num_groups, floor, one, room);
   if (count >= 0 && count <= ALL_PAIRS) {
     i32 rank = k;
     u32 id = 0;
@@ -346,13 +414,10 @@ DEVICE void most_likely(const Logits& logits, i32 ids, const f32* groups, i32 nu
     return;
   }
   if (count < 0) {  // a crowd of equal logits
-    f32 top = minus_infinity();
-    for (i32 g = thread(); g < num_groups; g += FINISH_THREADS) top = max_(top, groups[g]);
-    u64 best = key64((f64)top);
-    u32 nobody = 0;
-    block_best(best, nobody, room.reduce);
-    Keys<Logits> keys = {logits, 1.0, ids};
-    Boundary end = boundary_reaching((u64)k, keys, Boundary{0, ids}, best, false, 0.0, room);
+    Keys<Logits> keys = {logits, one, ids};
+    f64 best, span;
+    span_of(keys, Boundary{0, ids}, best, span, room);
+    Boundary end = boundary_reaching((u64)k, keys, Boundary{0, ids}, false, best, span, room);
     if (thread() == 0) room.counters[0] = 0;
     sync_block();
     keys.each([&](i32 id, u64 key) {
@@ -367,25 +432,25 @@ DEVICE void most_likely(const Logits& logits, i32 ids, const f32* groups, i32 nu
   sort(count, room);
 }
 
-// Of the ids within `end` the one with the largest value / temperature + noise, with any number of them.
-DEVICE i32 draw_widely(const Sample& s, const Values& values, i32 ids, u64 best_key, u64 floor, const Room& room) {
-  Keys<Values> keys = {values, s.temperature, ids};
+// Of all ids that the filters leave, however many, the one with the largest value / temperature + noise. `total`: see sampler_weights.
+DEVICE_CALL i32 draw_widely(const Sample& s, const Values& values, i32 ids, u64 best_key, u64 floor, u64 total, const Room& room) {
+  const Scaling scaling(s.temperature);
+  const Keys<Values> keys = {values, scaling, ids};
   f64 best = from_key64(best_key);
   Boundary end = {floor, ids};
   if (s.top_k > 0) {
-    u64 count = 0;
-    keys.each([&](i32 id, u64 key) { count += end.holds(key, id) ? 1 : 0; });
-    count = block_add(count, room.reduce);
-    if ((u64)s.top_k < count) end = boundary_reaching((u64)s.top_k, keys, end, best_key, false, best, room);
+    f64 span;
+    u64 count = span_of(keys, end, best, span, room);
+    if ((u64)s.top_k < count) end = boundary_reaching((u64)s.top_k, keys, end, false, best, span, room);
+    if (s.flags & SAMPLE_TOP_P) {
+      total = 0;
+      keys.each([&](i32 id, u64 key) {
+        if (end.holds(key, id)) total += weight(sub(from_key64(key), best));
+      });
+      total = block_add(total, room.reduce);
+    }
   }
-  if (s.flags & SAMPLE_TOP_P) {
-    u64 total = 0;
-    keys.each([&](i32 id, u64 key) {
-      if (end.holds(key, id)) total += weight(sub(from_key64(key), best));
-    });
-    total = block_add(total, room.reduce);
-    end = boundary_reaching(share(total, s.top_p), keys, end, best_key, true, best, room);
-  }
+  if (s.flags & SAMPLE_TOP_P) end = boundary_reaching(share(total, s.top_p), keys, end, true, best, 28.0, room);
   // Twice over the ids: bounds of all, then exact scores of those that they do not rule out.
   f32 below = minus_infinity();
   auto bounds = [&](i32 id, u64 key, f32& low, f32& high) {
@@ -425,16 +490,17 @@ DEVICE i32 draw_widely(const Sample& s, const Values& values, i32 ids, u64 best_
 // Is `token`, drawn without the filter, among the ids that it leaves? `top`: key of the best value.
 DEVICE bool winner_stays(const Sample& s, const Values& values, i32 token, u64 top, const Better& better) {
   f64 x;
+  const Scaling scaling(s.temperature);
   values.get(token, x);
-  x = scaled(x, s.temperature);
-  if ((s.flags & SAMPLE_MIN_P) && !(x >= add(scaled(from_key64(top), s.temperature), s.log_min_p))) return false;
+  if ((s.flags & SAMPLE_MIN_P) && !(scaling(x) >= add(scaling(from_key64(top)), s.log_min_p))) return false;
   if (only_min_p(s)) return true;
   return s.top_k > 0 ? better.number < (u64)s.top_k : better.before < share(better.total, s.top_p);
 }
 
 // The drawn id of a row with top-k, top-p or min-p. `top`: key of the best value; `total`: see sampler_weights.
 DEVICE i32 draw_filtered(const Sample& s, const Values& values, i32 ids, const f32* groups, i32 num_groups, u64 top, u64 total, const Room& room) {
-  f64 best = scaled(from_key64(top), s.temperature);
+  const Scaling scaling(s.temperature);
+  f64 best = scaling(from_key64(top));
   u64 best_key = key64(best), floor = 0;
   f32 from = minus_infinity(), likely = minus_infinity();
   if (s.flags & SAMPLE_MIN_P) {
@@ -446,8 +512,8 @@ DEVICE i32 draw_filtered(const Sample& s, const Values& values, i32 ids, const f
   i32 wanted = s.top_k > 0 ? s.top_k : nucleus ? NUCLEUS_IDS : 0;
   if (wanted > 0 && wanted <= NUCLEUS_IDS) likely = reached(groups, num_groups, wanted, room);
   bool whole = likely <= from || s.top_k > 0;  // all that min-p leaves, or top-k, is collected
-  i32 count = collect(values, ids, groups, num_groups, max_(from, likely), s.temperature, room);
-  if (count < 0) return draw_widely(s, values, ids, best_key, floor, room);
+  i32 count = collect(values, ids, groups, num_groups, max_(from, likely), scaling, room);
+  if (count < 0) return draw_widely(s, values, ids, best_key, floor, total, room);
   u64 score = 0;
   u32 token = ~0u;
   if (count <= ALL_PAIRS) {
@@ -465,7 +531,7 @@ DEVICE i32 draw_filtered(const Sample& s, const Values& values, i32 ids, const f
     if (kept) kept = rank_of(key, id, count, before, room) < s.top_k || s.top_k == 0;
     if (nucleus) {
       u64 sum = block_add(kept ? mine : 0, room.reduce), target = share(whole ? sum : total, s.top_p);
-      if (sum < target) return draw_widely(s, values, ids, best_key, floor, room);
+      if (sum < target) return draw_widely(s, values, ids, best_key, floor, total, room);
       kept = kept && before < target;
     }
     if (kept) {
@@ -483,7 +549,7 @@ DEVICE i32 draw_filtered(const Sample& s, const Values& values, i32 ids, const f
         total = block_add(total, room.reduce);
       }
       i32 enough = count_reaching(share(total, s.top_p), kept, true, best, room);
-      if (enough > kept) return draw_widely(s, values, ids, best_key, floor, room);
+      if (enough > kept) return draw_widely(s, values, ids, best_key, floor, total, room);
       kept = enough;
     }
     for (i32 i = thread(); i < kept; i += FINISH_THREADS) {

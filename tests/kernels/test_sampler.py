@@ -298,6 +298,12 @@ def test_small_vocabularies(device: Device, ids: int) -> None:
 
 
 def test_memory_is_what_was_announced(bench: Bench) -> None:
-    parts = [bench.sampler.counts, bench.sampler.counted, bench.sampler._parts, bench.sampler._groups]
+    parts = [
+        bench.sampler.counts,
+        bench.sampler.counted,
+        bench.sampler._parts,
+        bench.sampler._groups,
+        bench.sampler._sums,
+    ]
     total = sum(part.nbytes for part in [*parts, bench.sampler._better])
     assert total == DeviceSampler.num_bytes(IDS, SLOTS, 8)

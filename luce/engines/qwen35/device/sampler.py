@@ -13,10 +13,14 @@ from luce.compute.device import Array, Device
 __all__ = ["DeviceSampler"]
 
 CHUNK_IDS = 2048
-GROUPS = 32
-"""Groups of a chunk."""
-PART_BYTES = 40
-SCAN_THREADS, SCAN_SHARED = 256, 256
+GROUPS, WARPS = 32, 8
+"""Groups of a chunk, and warps."""
+PART_BYTES, BETTER_BYTES = 32, 24
+BLOCK_CHUNKS = 8
+"""Most chunks of a block of a scan."""
+SCAN_THREADS, SCAN_SHARED = 256, 256 + BLOCK_CHUNKS * 1024
+SCAN_BLOCKS = 2048
+"""Blocks of a scan that keep a device busy: rows are cut into no more pieces than that takes."""
 FINISH_THREADS, FINISH_SHARED = 512, 512 + 2048 * 16 + 1024 * 12
 
 
@@ -24,14 +28,14 @@ class DeviceSampler:
     """Draws for up to ``max_samples`` rows of logits a pass; each of ``num_slots`` slots has its own counts."""
 
     def __init__(self, device: Device, num_ids: int, num_slots: int, max_samples: int) -> None:
-        """``num_ids``: ids that may be drawn, those of the tokenizer; at most 1,048,576."""
+        """``num_ids``: ids that may be drawn, those of the tokenizer."""
         self.chunks = -(-num_ids // CHUNK_IDS)
-        assert self.chunks <= FINISH_THREADS, "more ids than the last kernel merges"
         self.num_ids = num_ids
         self.counts = device.zeros((num_slots, num_ids), np.uint32)
         self.counted = device.zeros(num_slots, np.int32)
         self._parts = device.empty((max_samples, self.chunks * PART_BYTES), np.uint8)
         self._groups = device.empty((max_samples, 2, self.chunks * GROUPS), np.float32)
+        self._sums = device.empty((max_samples, self.chunks * WARPS, 2), np.float32)
         self._better = device.empty((max_samples, 3), np.uint64)
         names = ("scan", "weights", "finish", "clear")
         self._scan, self._weights, self._finish, self._clear = (
@@ -42,7 +46,9 @@ class DeviceSampler:
     def num_bytes(num_ids: int, num_slots: int, max_samples: int) -> int:
         """Device memory that one takes."""
         chunks = -(-num_ids // CHUNK_IDS)
-        return num_slots * (num_ids + 1) * 4 + max_samples * (chunks * (PART_BYTES + 8 * GROUPS) + 24)
+        return num_slots * (num_ids + 1) * 4 + max_samples * (
+            chunks * (PART_BYTES + 8 * GROUPS + 8 * WARPS) + BETTER_BYTES
+        )
 
     def open(self, slot: int) -> None:
         """Forget what was counted in a slot. Before its first draw with penalties; the history tells the rest."""
@@ -73,13 +79,15 @@ class DeviceSampler:
         """
         stride, ids, ahead = np.int32(logits.shape[1]), np.int32(self.num_ids), np.int32(history.shape[1])
         assert logits.shape[1] % 4 == 0 and logits.shape[1] >= self.num_ids
-        grid = (self.chunks, most, 1)
+        blocks = max(-(-self.chunks // BLOCK_CHUNKS), min(self.chunks, SCAN_BLOCKS // most))
+        grid = (blocks, most, 1)
         plan = [header, samples, lists, masks]
         row = [logits, stride, ids]
+        kept = [self._parts, self._groups, self._sums, self._better]
         self._scan(
             grid,
             SCAN_THREADS,
-            [*plan, history, ahead, self.counts, self.counted, *row, self._parts, self._groups, self._better],
+            [*plan, history, ahead, self.counts, self.counted, *row, *kept],
             shared=SCAN_SHARED,
             early=early,
         )
@@ -93,19 +101,7 @@ class DeviceSampler:
         self._finish(
             (most, 1, 1),
             FINISH_THREADS,
-            [
-                *plan,
-                history,
-                ahead,
-                self.counts,
-                self.counted,
-                *row,
-                np.int32(self.chunks),
-                self._parts,
-                self._groups,
-                self._better,
-                drawn,
-            ],
+            [*plan, history, ahead, self.counts, self.counted, *row, np.int32(blocks), *kept, drawn],
             shared=FINISH_SHARED,
             early=early,
         )
