@@ -13,11 +13,11 @@
 //   tile    128 keys (two blocks) of the split, in ascending order. S = q k by k16 steps over the dims in ascending order from
 //           zero. m' = max(m, S of visible keys), a = 2^(c (m - m')), p = 2^(c S - c m'), exactly 0 where hidden, with
 //           c = log2(e) / sqrt(HEAD_DIM); O = a O, then O += p v by k16 steps over the keys in ascending order, p rounded to bf16.
-//           l is kept in 8 parts: half of the tile (block) x column pair (key / 2 % 4); l' = a l + (p added in ascending order
-//           from zero)
+//           l is kept in 8 parts: half of the tile (block) x column pair (key / 2 % 4); l' = a l + (the sums of p over 16 keys, in
+//           ascending order from zero, added in ascending order from zero)
 //   merge   of the splits in ascending order from M = -infinity, T = 0, L = 0: M' = max(M, m), a = 2^(c (M - M')),
 //           b = 2^(c (m - M')), T' = a T + b O, L' = a L + b l for each half, l's column pairs summed before
-//   end     y = T (1 / (L first half + L second half)), times sigmoid(gate)
+//   end     y = T (1 / (L first half + L second half)) times sigmoid(gate)
 // Tiles and splits that lie behind a row's position change nothing in it (a = 1, p = 0; b O = 0), so how many of them are
 // computed beside it does not matter.
 //
@@ -70,10 +70,10 @@ DEVICE MergeFactors merge_factors(f32& most, f32 m, f32 c) {
   return f;
 }
 
-// What a row gives to the output product: the mean of the values, gated. No zero stays negative.
-DEVICE f32 finish(f32 total, f32 low, f32 high, f32 gate) {
-  return mul(add(mul(total, div(1.0f, add(low, high))), 0.0f), sigmoid_(gate));
-}
+// What a row gives to the output product: the mean of the values, in which no zero stays negative, times the gate.
+DEVICE f32 scale_of(f32 low, f32 high) { return div(1.0f, add(low, high)); }
+DEVICE f32 mean_of(f32 total, f32 scale) { return add(mul(total, scale), 0.0f); }
+DEVICE f32 gated(f32 mean, f32 gate) { return mul(mean, sigmoid_(gate)); }
 
 // Zeros behind the values of a row, up to the depth that the product takes; by `threads` threads in whole warps.
 DEVICE void pad_activations(const Activations& out, i32 row, i32 thread_index, i32 threads) {

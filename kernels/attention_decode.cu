@@ -9,8 +9,14 @@
 #define HALVES (GROUP > 8 ? 2 : 1)                    // rows g and g + 8 of a fragment that hold query heads
 #define STEPS (HEAD_DIM / 16)                         // k16 steps of a score
 #define COLUMNS (HEAD_DIM / 8 / CONSUMERS)            // groups of 8 dims that a warp sums values for
-#define SCORE_STRIDE 136                              // floats; 128 scores of a row
-#define SCORE_BYTES (8 * HALVES * SCORE_STRIDE * 4)
+#define TILE_STEPS (TILE_KEYS / 16)
+#define FRAGMENT_WORDS (2 * HALVES)                   // of 16 rows x 16, those with query heads
+// What the warps tell each other of a tile: probabilities [step][word][lane], sums of 16 probabilities [step][row][column pair],
+// maxima [warp][row].
+#define PROBABILITY_WORDS (TILE_STEPS * FRAGMENT_WORDS * 32)
+#define SUM_WORDS (TILE_STEPS * 8 * HALVES * 4)
+#define TOP_WORDS (CONSUMERS * 8 * HALVES)
+#define EXCHANGE_BYTES ((PROBABILITY_WORDS + SUM_WORDS + TOP_WORDS) * 4)
 #if GROUP > 16
 #error "attention_decode.cu: at most 16 query heads a kv head"
 #endif
@@ -54,9 +60,23 @@ DEVICE Item item_at(const Work& work, i32 index, const Lane* lanes, i32 max_spli
 }
 
 // c += a b where only as many rows of a as there are query heads count.
-DEVICE void multiply_heads(f32 (&c)[4], const u32 (&a)[2 * HALVES], u32 b0, u32 b1) {
-  const u32 whole[4] = {a[0], HALVES == 2 ? a[HALVES - 1] : 0, a[HALVES], HALVES == 2 ? a[2 * HALVES - 1] : 0};
+DEVICE void multiply_heads(f32 (&c)[4], const u32 (&a)[FRAGMENT_WORDS], u32 b0, u32 b1) {
+  const u32 whole[4] = {a[0], HALVES == 2 ? a[HALVES - 1] : 0, a[HALVES], HALVES == 2 ? a[FRAGMENT_WORDS - 1] : 0};
   multiply(c, whole, b0, b1);
+}
+
+// Scores of 16 keys of each of BLOCKS blocks.
+template <int BLOCKS> DEVICE void score(f32 (&s)[2][2][4], const u32 (&a)[STEPS][FRAGMENT_WORDS], const u8* const (&tiles)[2]) {
+  UNROLL for (i32 step = 0; step < STEPS; step += 2) {
+    UNROLL for (i32 block = 0; block < BLOCKS; block++) {
+      UNROLL for (i32 i = 0; i < 2; i++) {
+        u32 b[4];
+        fragments(b, tiles[block] + (warp() * 2 + i) * GROUP_BYTES + step * 2 * CORE_BYTES + lane() * 16);
+        multiply_heads(s[block][i], a[step], b[0], b[1]);
+        multiply_heads(s[block][i], a[step + 1], b[2], b[3]);
+      }
+    }
+  }
 }
 
 #if HAS_BULK
@@ -106,12 +126,14 @@ LUCE_KERNEL(attention_decode, THREADS)(
     const u16* RESTRICT q, const u16* keys, const u16* values, const Pass* pass, const Lane* lanes, const i32* tables,
     i32 blocks, f32* RESTRICT parts, f32x4* RESTRICT marks, i32 max_splits) {
   u8* shared = shared_memory();
-  f32* scores = (f32*)(shared + RING_BYTES);  // two buffers
+  u32* probabilities = (u32*)(shared + RING_BYTES);
+  f32* step_sums = (f32*)(probabilities + PROBABILITY_WORDS);
+  f32* tops = step_sums + SUM_WORDS;
   Work work = work_list(pass, lanes, max_splits);
   i32 from = (i32)((i64)work.total * block_x() / grid_x()), to = (i32)((i64)work.total * (block_x() + 1) / grid_x());
   pdl_launch();
 #if HAS_BULK
-  u64* full = (u64*)(shared + RING_BYTES + 2 * SCORE_BYTES);
+  u64* full = (u64*)(shared + RING_BYTES + EXCHANGE_BYTES);
   u64* empty = full + STAGES;
   if (thread() == 0) {
     for (i32 i = 0; i < STAGES; i++) {
@@ -131,21 +153,25 @@ LUCE_KERNEL(attention_decode, THREADS)(
   Lane place = {};
   Item item = {};
   i32 tile = 0;
-  // The keys or values of a block of the tile, and the end of their use.
+  // The keys or values of a block of the tile, and the end of the use of as many as there are. The ring has an even number of
+  // stages, and of every tile as many keys as values stand in it: a pair of blocks never wraps.
   auto piece = [&](i32 block, const u16* pool) -> const u8* {
 #if HAS_BULK
-    bar_wait(full + stage, phase);
-    return shared + stage * TILE_BYTES;
+    bar_wait(full + stage + block, phase);
+    return shared + (stage + block) * TILE_BYTES;
 #else
     i32 id = tables[place.table + (item.split * SPLIT_KEYS + tile * TILE_KEYS) / BLOCK_ROWS + block];
     return (const u8*)pool + tile_at(block_in_pool(id, blocks), item.kv_head);
 #endif
   };
-  auto release = [&] {
+  auto release = [&](i32 count) {
 #if HAS_BULK
     sync_warp();
-    if (lane() == 0) bar_arrive(empty + stage);
-    if (++stage == STAGES) {
+    if (lane() == 0) {
+      for (i32 i = 0; i < count; i++) bar_arrive(empty + stage + i);
+    }
+    stage += count;
+    if (stage == STAGES) {
       stage = 0;
       phase ^= 1;
     }
@@ -154,8 +180,8 @@ LUCE_KERNEL(attention_decode, THREADS)(
   pdl_wait();
   const f32 c = score_scale();
   const i32 g = lane() / 4, t = lane() % 4;
-  i32 held_lane = -1, held_head = -1, buffer = 0;
-  u32 a[STEPS][2 * HALVES];
+  i32 held_lane = -1, held_head = -1;
+  u32 a[STEPS][FRAGMENT_WORDS];
   for (i32 index = from; index < to; index++) {
     item = item_at(work, index, lanes, max_splits);
     place = lanes[item.lane];
@@ -180,57 +206,63 @@ LUCE_KERNEL(attention_decode, THREADS)(
     NO_UNROLL for (tile = 0; tile < tiles; tile++) {
       i32 left = count - tile * TILE_KEYS;  // keys from the tile's start on
       i32 held = left > BLOCK_ROWS ? 2 : 1;
-      f32* row_scores = scores + buffer * (SCORE_BYTES / 4);
-      buffer ^= 1;
-      // Scores of 16 keys of a block by each warp.
-      NO_UNROLL for (i32 block = 0; block < held; block++) {
-        const u8* tile_keys = piece(block, keys);
-        f32 s[2][4] = {};
-        UNROLL for (i32 step = 0; step < STEPS; step += 2) {
-          UNROLL for (i32 i = 0; i < 2; i++) {
-            u32 b[4];
-            fragments(b, tile_keys + (warp() * 2 + i) * GROUP_BYTES + step * 2 * CORE_BYTES + lane() * 16);
-            multiply_heads(s[i], a[step], b[0], b[1]);
-            multiply_heads(s[i], a[step + 1], b[2], b[3]);
-          }
+      // Each warp makes the scores and probabilities of 16 keys of each block.
+      f32 s[2][2][4] = {};
+      const u8* tile_keys[2] = {piece(0, keys), nullptr};
+      if (held == 2) {
+        tile_keys[1] = piece(1, keys);
+        score<2>(s, a, tile_keys);
+      } else {
+        score<1>(s, a, tile_keys);
+      }
+      release(held);
+      if (left < TILE_KEYS) {
+        UNROLL for (i32 i = 0; i < 16; i++) {
+          i32 key = i / 8 * BLOCK_ROWS + (warp() * 2 + i / 4 % 2) * 8 + 2 * t + i % 2;
+          if (key >= left) s[i / 8][i / 4 % 2][i % 4] = MINUS_INFINITY;
         }
-        UNROLL for (i32 i = 0; i < 2; i++) {
-          UNROLL for (i32 half = 0; half < HALVES; half++) {
-            *(f32x2*)(row_scores + (half * 8 + g) * SCORE_STRIDE + block * 64 + (warp() * 2 + i) * 8 + 2 * t) = {
-                s[i][2 * half], s[i][2 * half + 1]};
-          }
-        }
-        release();
+      }
+      UNROLL for (i32 half = 0; half < HALVES; half++) {
+        f32 top = MINUS_INFINITY;
+        UNROLL for (i32 i = 0; i < 8; i++) top = larger(top, s[i / 4][i / 2 % 2][2 * half + i % 2]);
+        top = quad_max(top);
+        if (t == 0) tops[warp() * 8 * HALVES + half * 8 + g] = top;
       }
       meet(1, CONSUMER_THREADS);
-      // Probabilities as the fragments that meet the values, by every warp for itself.
-      u32 p[TILE_KEYS / 16][2 * HALVES];
       f32 factors[HALVES];
       UNROLL for (i32 half = 0; half < HALVES; half++) {
-        f32 v[32], top = MINUS_INFINITY;
-        UNROLL for (i32 i = 0; i < 16; i++) {
-          f32x2 pair = *(const f32x2*)(row_scores + (half * 8 + g) * SCORE_STRIDE + i * 8 + 2 * t);
-          v[2 * i] = pair.x, v[2 * i + 1] = pair.y;
-        }
-        if (left < TILE_KEYS) {
-          UNROLL for (i32 i = 0; i < 32; i++) {
-            if (i / 2 * 8 + 2 * t + i % 2 >= left) v[i] = MINUS_INFINITY;
-          }
-        }
-        UNROLL for (i32 i = 0; i < 32; i++) top = larger(top, v[i]);
-        f32 next = larger(most[half], quad_max(top)), offset = -mul(next, c);
+        f32 next = most[half];
+        UNROLL for (i32 w = 0; w < CONSUMERS; w++) next = larger(next, tops[w * 8 * HALVES + half * 8 + g]);
+        f32 offset = -mul(next, c);
         factors[half] = rescale(most[half], next, c);
         most[half] = next;
-        UNROLL for (i32 i = 0; i < 32; i++) v[i] = probability(v[i], c, offset);
-        UNROLL for (i32 side = 0; side < 2; side++) {
-          f32 sum = 0.0f;
-          UNROLL for (i32 i = 0; i < 16; i++) sum = add(sum, v[side * 16 + i]);
-          sums[half][side] = fma_(sums[half][side], factors[half], sum);
+        UNROLL for (i32 block = 0; block < 2; block++) {
+          i32 step = block * 4 + warp();
+          f32 added = 0.0f;
+          UNROLL for (i32 i = 0; i < 2; i++) {
+            f32(&v)[4] = s[block][i];
+            UNROLL for (i32 k = 2 * half; k < 2 * half + 2; k++) {
+              v[k] = probability(v[k], c, offset);
+              added = add(added, v[k]);
+            }
+            probabilities[(step * FRAGMENT_WORDS + i * HALVES + half) * 32 + lane()] = pack_bf16(v[2 * half], v[2 * half + 1]);
+          }
+          step_sums[(step * 8 * HALVES + half * 8 + g) * 4 + t] = added;
         }
-        UNROLL for (i32 k = 0; k < TILE_KEYS / 16; k++) {
-          p[k][half] = pack_bf16(v[4 * k], v[4 * k + 1]);
-          p[k][HALVES + half] = pack_bf16(v[4 * k + 2], v[4 * k + 3]);
+      }
+      meet(1, CONSUMER_THREADS);
+      if (warp() == 0) {
+        UNROLL for (i32 half = 0; half < HALVES; half++) {
+          UNROLL for (i32 side = 0; side < 2; side++) {
+            f32 added = 0.0f;
+            UNROLL for (i32 i = 0; i < 4; i++) added = add(added, step_sums[((side * 4 + i) * 8 * HALVES + half * 8 + g) * 4 + t]);
+            sums[half][side] = fma_(sums[half][side], factors[half], added);
+          }
         }
+      }
+      u32 p[TILE_STEPS][FRAGMENT_WORDS];
+      UNROLL for (i32 i = 0; i < TILE_STEPS * FRAGMENT_WORDS; i++) {
+        p[i / FRAGMENT_WORDS][i % FRAGMENT_WORDS] = probabilities[i * 32 + lane()];
       }
       UNROLL for (i32 i = 0; i < COLUMNS; i++) {
         UNROLL for (i32 k = 0; k < 2 * HALVES; k++) o[i][k] = mul(o[i][k], factors[k / 2]);
@@ -253,8 +285,8 @@ LUCE_KERNEL(attention_decode, THREADS)(
             }
           }
         }
-        release();
       }
+      release(held);
     }
     UNROLL for (i32 half = 0; half < HALVES; half++) {
       i32 head = half * 8 + g;
@@ -274,7 +306,7 @@ LUCE_EXPORT(attention_decode)
 LUCE_KERNEL(attention_decode_shape, 32)(i32* found) {
   if (thread() == 0) {
     found[0] = THREADS;
-    found[1] = RING_BYTES + 2 * SCORE_BYTES + 16 * STAGES;
+    found[1] = RING_BYTES + EXCHANGE_BYTES + 16 * STAGES;
     found[2] = SPLIT_KEYS;
   }
 }
@@ -307,7 +339,7 @@ LUCE_KERNEL(attention_merge, HEAD_DIM)(
   for (i32 chunk = 0; chunk < splits; chunk += HEAD_DIM) {
     i32 count = min_(HEAD_DIM, splits - chunk);
     const f32* from = parts + (at + chunk) * HEAD_DIM + dim;
-    UNROLL for (i32 k = 0; k < AHEAD; k++) part[k] = k < count ? from[(i64)k * HEAD_DIM] : 0.0f;
+    UNROLL for (i32 k = 0; k < AHEAD; k++) part[k] = from[(i64)min_(k, count - 1) * HEAD_DIM];
     f32x4 mark = {MINUS_INFINITY, 0.0f, 0.0f, 0.0f};
     if (thread() < count) mark = marks[at + chunk + thread()];
     f32 until = mark.x;  // the maximum up to this split, first within the warp
@@ -324,21 +356,22 @@ LUCE_KERNEL(attention_merge, HEAD_DIM)(
     steps[thread()] = {rescale(before, until, c), rescale(mark.x, until, c), mark.y, mark.z};
     UNROLL for (i32 w = 0; w < HEAD_DIM / 32; w++) most = larger(most, tops[w]);
     sync_block();
+    // Behind the last split the factors are 1 and 0: any finite part will do.
     for (i32 first = 0; first < count; first += AHEAD) {
+      f32 later[AHEAD];
+      UNROLL for (i32 k = 0; k < AHEAD; k++) later[k] = from[(i64)min_(first + AHEAD + k, count - 1) * HEAD_DIM];
       UNROLL for (i32 k = 0; k < AHEAD; k++) {
-        if (first + k < count) {
-          f32x4 step = steps[first + k];
-          total = fma_(part[k], step.y, mul(total, step.x));
-          low = fma_(step.z, step.y, mul(low, step.x));
-          high = fma_(step.w, step.y, mul(high, step.x));
-          if (first + AHEAD + k < count) part[k] = from[(i64)(first + AHEAD + k) * HEAD_DIM];
-        }
+        f32x4 step = steps[first + k];
+        total = fma_(part[k], step.y, mul(total, step.x));
+        low = fma_(step.z, step.y, mul(low, step.x));
+        high = fma_(step.w, step.y, mul(high, step.x));
+        part[k] = later[k];
       }
     }
     sync_block();
   }
   Activations out = {y, y_rows, y_tile, y_depth};
-  f32 v[1] = {*bad ? NOT_A_NUMBER : finish(total, low, high, gate)};
+  f32 v[1] = {*bad ? NOT_A_NUMBER : gated(mean_of(total, scale_of(low, high)), gate)};
   store_activations(out, row, head * HEAD_DIM + dim, v);
   if (head == HEADS - 1) pad_activations(out, row, dim, HEAD_DIM);
 }

@@ -9,6 +9,8 @@
 #else
 #define RING_BYTES 0
 #endif
+#define USED_BYTES (QUERY_BYTES + PROBABILITY_BYTES + RING_BYTES)
+#define BODY_BYTES (USED_BYTES > STAGED_BYTES ? USED_BYTES : STAGED_BYTES)
 
 #if HAS_BULK
 // Of each tile the keys of its blocks, then their values, into the ring. By one warp.
@@ -48,9 +50,9 @@ LUCE_KERNEL(attention_prefill, THREADS)(
     const Tile* tiles, const i32* tables, i32 blocks, const f32* RESTRICT x, i32 stride, u16* y, i32 y_rows, i32 y_tile,
     i32 y_depth) {
   u8* queries = shared_memory();
-  u8* ring = queries + QUERY_BYTES;
-  u8* probabilities = ring + RING_BYTES;
-  f32* maxima = (f32*)(probabilities + PROBABILITY_BYTES);
+  u8* probabilities = queries + QUERY_BYTES;
+  u8* ring = probabilities + PROBABILITY_BYTES;
+  f32* maxima = (f32*)(queries + BODY_BYTES);
   u64* full = (u64*)((u8*)maxima + MAXIMA_BYTES);
   u64* empty = full + STAGES;
   u32* bad = (u32*)(empty + STAGES);
@@ -129,10 +131,11 @@ LUCE_KERNEL(attention_prefill, THREADS)(
     if (key + TILE_KEYS > rows.first + 1) softmax_hide(softmax, s, key + h * BLOCK_ROWS);
     softmax_tops(s, maxima, tops);
     meet(1 + r, 64);
-    softmax_tile(softmax, s, tops, maxima);
+    softmax_tile(softmax, 0, s, tops, maxima);
+    softmax_tile(softmax, 1, s, tops, maxima);
     store_probabilities(s, probabilities);
     meet(1 + r, 64);
-    UNROLL for (i32 i = 0; i < DIM_GROUPS * 4; i++) o[i] = mul(o[i], softmax.factors[i / 2 % 2]);
+    rescale_split(softmax, o);
     NO_UNROLL for (i32 block = 0; block < held; block++) {
       const u8* tile_values = piece(block, values);
       i32 visible_keys = rows.end - key - block * BLOCK_ROWS;
@@ -163,7 +166,7 @@ LUCE_KERNEL(attention_prefill, THREADS)(
   }
   Activations out = {y, y_rows, y_tile, y_depth};
   meet(5, CONSUMER_THREADS);
-  finish_rows(rows, softmax, total, maxima, queries, *bad, x, stride, out);
+  finish_rows(rows, softmax, total, maxima, (f32*)queries, *bad, x, stride, out);
 }
 LUCE_EXPORT(attention_prefill)
 
@@ -171,7 +174,7 @@ LUCE_EXPORT(attention_prefill)
 LUCE_KERNEL(attention_prefill_shape, 32)(i32* found) {
   if (thread() == 0) {
     found[0] = THREADS;
-    found[1] = QUERY_BYTES + RING_BYTES + PROBABILITY_BYTES + MAXIMA_BYTES + 16 * STAGES + 16;
+    found[1] = BODY_BYTES + MAXIMA_BYTES + 16 * STAGES + 16;
     found[2] = QUERY_TILE;
     found[3] = TILE_HEADS;
   }

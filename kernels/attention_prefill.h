@@ -15,6 +15,8 @@
 #define QUERY_BYTES (64 * HEAD_DIM * 2)         // core matrices, [row / 8][dim / 8][row % 8][dim % 8]
 #define PROBABILITY_BYTES (64 * TILE_KEYS * 2)  // core matrices, [row / 8][key / 8][row % 8][key % 8]
 #define MAXIMA_BYTES (CONSUMERS * 16 * 4)
+#define STAGED_BYTES (64 * HEAD_DIM * 4)        // the rows at the end
+#define AT_ONCE (HEAD_DIM % 128 == 0 ? 4 : HEAD_DIM % 64 == 0 ? 2 : 1)
 
 // The rows of a block.
 struct Rows {
@@ -94,18 +96,21 @@ DEVICE void softmax_tops(const f32 (&scores)[32], f32* maxima, f32 (&tops)[2]) {
     if (lane() % 4 == 0) maxima[warp() * 16 + half * 8 + lane() / 4] = tops[half];
   }
 }
-// Scores become probabilities; `tops` of this half and `maxima` of the other.
-DEVICE void softmax_tile(Softmax& s, f32 (&scores)[32], const f32 (&tops)[2], const f32* maxima) {
-  UNROLL for (i32 half = 0; half < 2; half++) {
+// Scores of rows g (half 0) or g + 8 become probabilities; `tops` of this half of the keys and `maxima` of the other.
+DEVICE void softmax_tile(Softmax& s, i32 half, f32 (&scores)[32], const f32 (&tops)[2], const f32* maxima) {
+  {
     f32 next = larger(s.split_most[half], larger(tops[half], maxima[(warp() ^ 4) * 16 + half * 8 + lane() / 4]));
     f32 offset = -mul(next, s.c), added = 0.0f;
     s.factors[half] = rescale(s.split_most[half], next, s.c);
     s.split_most[half] = next;
-    UNROLL for (i32 i = 0; i < 8; i++) {
-      UNROLL for (i32 k = 4 * i + 2 * half; k < 4 * i + 2 * half + 2; k++) {
-        scores[k] = probability(scores[k], s.c, offset);
-        added = add(added, scores[k]);
+    UNROLL for (i32 step = 0; step < 4; step++) {
+      f32 step_sum = 0.0f;
+      UNROLL for (i32 i = 0; i < 4; i++) {
+        f32& v = scores[8 * step + i / 2 * 4 + 2 * half + i % 2];
+        v = probability(v, s.c, offset);
+        step_sum = add(step_sum, v);
       }
+      added = add(added, step_sum);
     }
     s.split_sum[half] = fma_(s.split_sum[half], s.factors[half], added);
   }
@@ -128,6 +133,10 @@ DEVICE void softmax_end_split(Softmax& s) {
     s.split_sum[half] = 0.0f;
   }
 }
+DEVICE void rescale_split(const Softmax& s, f32 (&o)[DIM_GROUPS * 4]) {
+  if (!ballot_(s.factors[0] != 1.0f || s.factors[1] != 1.0f)) return;
+  UNROLL for (i32 i = 0; i < DIM_GROUPS * 4; i++) o[i] = mul(o[i], s.factors[i / 2 % 2]);
+}
 DEVICE void merge_split(const Softmax& s, f32 (&o)[DIM_GROUPS * 4], f32 (&total)[DIM_GROUPS * 4]) {
   UNROLL for (i32 i = 0; i < DIM_GROUPS * 4; i++) {
     total[i] = fma_(o[i], s.merge[i / 2 % 2].b, mul(total[i], s.merge[i / 2 % 2].a));
@@ -135,36 +144,49 @@ DEVICE void merge_split(const Softmax& s, f32 (&o)[DIM_GROUPS * 4], f32 (&total)
   }
 }
 
-// The end of all rows: gates, and the activations of the output product, by way of the queries' place in shared memory.
-DEVICE void finish_rows(const Rows& rows, const Softmax& s, const f32 (&total)[DIM_GROUPS * 4], f32* maxima, u8* queries, bool bad,
+// Where 8 dims of a row stand, so that neither rows nor dims meet in a bank.
+DEVICE i32 turned(i32 dims, i32 row) { return dims ^ (row & (HEAD_DIM % 64 == 0 ? 7 : 3)); }
+
+// The end of all rows: gates, and the activations of the output product, by way of `staged`, STAGED_BYTES of shared memory that
+// nobody uses any more: f32 [row][8 dims, in places turned by the row][dim].
+DEVICE void finish_rows(const Rows& rows, const Softmax& s, const f32 (&total)[DIM_GROUPS * 4], f32* maxima, f32* staged, bool bad,
                         const f32* x, i32 stride, const Activations& out) {
   i32 g = lane() / 4, t = lane() % 4, r = warp() % 4, h = warp() / 4;
-  u32* gated = (u32*)queries;
   if (t == 0) {
     maxima[warp() * 16 + g] = s.sum[0];
     maxima[warp() * 16 + 8 + g] = s.sum[1];
   }
   meet(5, CONSUMER_THREADS);
   UNROLL for (i32 half = 0; half < 2; half++) {
-    i32 row = 16 * r + 8 * half + g, at = row % QUERY_TILE;
-    if (at >= rows.tokens) continue;
-    f32 low = maxima[r * 16 + half * 8 + g], high = maxima[(r + 4) * 16 + half * 8 + g];
-    i64 pass_row = rows.place.row + rows.token + at;
-    const f32* gate = x + pass_row * stride + (2 * (rows.head + row / QUERY_TILE) + 1) * HEAD_DIM + h * DIM_GROUPS * 8 + 2 * t;
+    f32 scale = scale_of(maxima[r * 16 + half * 8 + g], maxima[(r + 4) * 16 + half * 8 + g]);
+    if (bad) scale = NOT_A_NUMBER;
+    f32* row = staged + (16 * r + 8 * half + g) * HEAD_DIM + 2 * t;
     UNROLL for (i32 i = 0; i < DIM_GROUPS; i++) {
-      f32x2 gates = *(const f32x2*)(gate + i * 8);
-      f32 a = finish(total[4 * i + 2 * half], low, high, gates.x), b = finish(total[4 * i + 2 * half + 1], low, high, gates.y);
-      gated[row * (HEAD_DIM / 2) + (h * DIM_GROUPS + i) * 4 + t] = bad ? 0x7fc07fc0u : pack_bf16(a, b);
+      *(f32x2*)(row + turned(h * DIM_GROUPS + i, g) * 8) = {mean_of(total[4 * i + 2 * half], scale),
+                                                            mean_of(total[4 * i + 2 * half + 1], scale)};
     }
   }
   meet(5, CONSUMER_THREADS);
-  for (i32 i = thread(); i < 64 * HEAD_DIM / 8; i += CONSUMER_THREADS) {
-    i32 row = i / (HEAD_DIM / 8), chunk = i % (HEAD_DIM / 8), at = row % QUERY_TILE;
-    u32x4 words = *(const u32x4*)(gated + i * 4);
-    f32 v[8] = {bf16_low(words.x), bf16_high(words.x), bf16_low(words.y), bf16_high(words.y),
-                bf16_low(words.z), bf16_high(words.z), bf16_low(words.w), bf16_high(words.w)};
-    i32 pass_row = rows.place.row + rows.token + at;
-    store_activations(out, pass_row, (rows.head + row / QUERY_TILE) * HEAD_DIM + chunk * 8, v, at < rows.tokens);
+  // A thread has 8 dims of a row at a time; gates of AT_ONCE of them are on their way together.
+  for (i32 base = thread(); base < 64 * HEAD_DIM / 8; base += AT_ONCE * CONSUMER_THREADS) {
+    f32x4 gates[AT_ONCE][2];
+    UNROLL for (i32 k = 0; k < AT_ONCE; k++) {
+      i32 row = (base + k * CONSUMER_THREADS) / (HEAD_DIM / 8), chunk = (base + k * CONSUMER_THREADS) % (HEAD_DIM / 8);
+      i64 pass_row = rows.place.row + rows.token + min_(row % QUERY_TILE, rows.tokens - 1);
+      const f32x4* gate = (const f32x4*)(x + pass_row * stride + (2 * (rows.head + row / QUERY_TILE) + 1) * HEAD_DIM + chunk * 8);
+      gates[k][0] = gate[0], gates[k][1] = gate[1];
+    }
+    UNROLL for (i32 k = 0; k < AT_ONCE; k++) {
+      i32 row = (base + k * CONSUMER_THREADS) / (HEAD_DIM / 8), chunk = (base + k * CONSUMER_THREADS) % (HEAD_DIM / 8);
+      const f32x4* mean = (const f32x4*)(staged + row * HEAD_DIM + turned(chunk, row) * 8);
+      f32 v[8];
+      UNROLL for (i32 i = 0; i < 2; i++) {
+        v[4 * i] = gated(mean[i].x, gates[k][i].x), v[4 * i + 1] = gated(mean[i].y, gates[k][i].y);
+        v[4 * i + 2] = gated(mean[i].z, gates[k][i].z), v[4 * i + 3] = gated(mean[i].w, gates[k][i].w);
+      }
+      i32 at = row % QUERY_TILE, pass_row = rows.place.row + rows.token + at;
+      store_activations(out, pass_row, (rows.head + row / QUERY_TILE) * HEAD_DIM + chunk * 8, v, at < rows.tokens);
+    }
   }
   if (rows.head + TILE_HEADS == HEADS) {
     for (i32 at = 0; at < rows.tokens; at++) {

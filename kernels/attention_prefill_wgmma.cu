@@ -1,12 +1,10 @@
 // Attention of passes with lanes of any length, by warpgroup products (sm_90a): the same bits as attention_prefill.cu, faster.
-// The tree is in attention.h. Macros: HEADS, KV_HEADS, HEAD_DIM (128 or 256); CLUSTER, blocks of one kv head (neighbours in the
-// grid) that fetch keys and values together, 1 by default.
+// The tree is in attention.h. Macros: HEADS, KV_HEADS, HEAD_DIM (128 or 256).
 //
 // Computing warpgroup h makes the scores of block h of a tile and sums half h of the dims. While a tile's probabilities are
 // made, the products with the values of the tile before run.
 #include "attention_prefill.h"
 #include "attention_wgmma.h"
-#include "cluster.h"
 
 #define THREADS (CONSUMER_THREADS + 128)
 #define ROOM ((231424 - QUERY_BYTES - 2 * PROBABILITY_BYTES) / TILE_BYTES)
@@ -15,10 +13,6 @@
 #if HEAD_DIM != 128 && HEAD_DIM != 256
 #error "attention_prefill_wgmma.cu: HEAD_DIM is 128 or 256"
 #endif
-#if (GROUP / TILE_HEADS) % CLUSTER
-#error "attention_prefill_wgmma.cu: the blocks of a kv head come in whole clusters"
-#endif
-
 struct Ring { u8* at; u64* full; u64* empty; };
 
 // Order in the ring: keys of tiles 0 and 1, values of 0, keys of 2, values of 1, ... Every tile but the last has two blocks.
@@ -29,7 +23,7 @@ DEVICE i32 values_turn(i32 tile, i32 end) {
   return 4 * tile + (last ? blocks_of(tile, end) : 2 + blocks_of(tile + 1, end));
 }
 
-// By one warp; each block of a cluster fetches its slice for all.
+// By one warp.
 DEVICE void fill_ring(const Rows& rows, const u8* keys, const u8* values, i32 blocks, const Ring& ring) {
   i32 turn = 0, all = ceil_div(rows.end, BLOCK_ROWS);
   bool waited = false;
@@ -43,11 +37,9 @@ DEVICE void fill_ring(const Rows& rows, const u8* keys, const u8* values, i32 bl
       waited = true;
     }
     if (lane() == 0) {
-      u32 slice = (bytes / CLUSTER + 127) / 128 * 128, from = slice * (u32)cluster_rank();
-      u32 mine = from < bytes ? min_(slice, bytes - from) : 0;
       bar_wait(ring.empty + stage, (round & 1u) ^ 1u);
       bar_expect(ring.full + stage, bytes);
-      if (mine) bulk_load_cluster(ring.at + stage * TILE_BYTES + from, pool + tile_at(id, rows.kv_head) + from, mine, ring.full + stage);
+      bulk_load(ring.at + stage * TILE_BYTES, pool + tile_at(id, rows.kv_head), bytes, ring.full + stage);
     }
   };
   i32 tiles = ceil_div(rows.end, TILE_KEYS), ids[2] = {};
@@ -74,12 +66,6 @@ DEVICE void clear_values(u8* block, i32 count) {
   }
 }
 
-#if CLUSTER > 1
-extern "C" __global__ void CLUSTER_KERNEL attention_prefill_wgmma(
-    const u16*, const u16*, const u16*, const Pass*, const Row*, const Lane*, const Tile*, const i32*, i32, const f32*, i32, u16*,
-    i32, i32, i32);
-#endif
-
 // Arguments and grid as attention_prefill's; threads and shared bytes: attention_prefill_wgmma_shape.
 LUCE_KERNEL(attention_prefill_wgmma, THREADS)(
     const u16* RESTRICT q, const u16* keys, const u16* values, const Pass* pass, const Row* pass_rows, const Lane* lanes,
@@ -100,15 +86,14 @@ LUCE_KERNEL(attention_prefill_wgmma, THREADS)(
     *bad = 0;
     for (i32 i = 0; i < STAGES; i++) {
       bar_init(ring.full + i, 1);
-      bar_init(ring.empty + i, CONSUMERS * CLUSTER);
+      bar_init(ring.empty + i, CONSUMERS);
     }
     bar_init_fence();
   }
-  cluster_sync();
+  sync_block();
   if (warp() >= CONSUMERS) {
     registers_shrink<40>();
     if (warp() == CONSUMERS) fill_ring(rows, (const u8*)keys, (const u8*)values, blocks, ring);
-    cluster_sync();  // nobody leaves while others may fetch for it or tell it something
     return;
   }
   registers_grow<232>();
@@ -128,7 +113,7 @@ LUCE_KERNEL(attention_prefill_wgmma, THREADS)(
   auto release = [&](i32 turn, i32 count) {
     sync_warp();
     if (lane() == 0) {
-      for (i32 i = 0; i < count; i++) bar_arrive_cluster(ring.empty + (turn + i) % STAGES);
+      for (i32 i = 0; i < count; i++) bar_arrive(ring.empty + (turn + i) % STAGES);
     }
   };
   // Starts the scores of a tile. Where there is no second block, they are some numbers, which are hidden.
@@ -142,8 +127,8 @@ LUCE_KERNEL(attention_prefill_wgmma, THREADS)(
     }
     wgmma_commit();
   };
-  // The probabilities of a tile whose scores are there.
-  auto weigh = [&](i32 tile) {
+  // The probabilities of a tile whose scores are there; halfway, `meanwhile`.
+  auto weigh = [&](i32 tile, auto meanwhile) {
     i32 key = tile * TILE_KEYS;
     bool starts_split = tile > 0 && tile % SPLIT_TILES == 0;
     f32 tops[2];
@@ -151,7 +136,9 @@ LUCE_KERNEL(attention_prefill_wgmma, THREADS)(
     softmax_tops(s, maxima, tops);
     meet(pair, 64);
     if (starts_split) softmax_end_split(softmax);
-    softmax_tile(softmax, s, tops, maxima);
+    softmax_tile(softmax, 0, s, tops, maxima);
+    meanwhile();
+    softmax_tile(softmax, 1, s, tops, maxima);
     store_probabilities(s, probabilities + tile % 2 * PROBABILITY_BYTES);
     return starts_split;
   };
@@ -172,7 +159,7 @@ LUCE_KERNEL(attention_prefill_wgmma, THREADS)(
   wgmma_wait<0>();
   wgmma_hold(s);
   release(keys_turn(0), blocks_of(0, rows.end));
-  weigh(0);
+  weigh(0, [] {});
   NO_UNROLL for (i32 tile = 0; tile + 1 < all; tile++) {
     i32 turn = values_turn(tile, rows.end);
     proxy_fence();
@@ -184,14 +171,15 @@ LUCE_KERNEL(attention_prefill_wgmma, THREADS)(
     wgmma_wait<1>();
     wgmma_hold(s);
     release(keys_turn(tile + 1), blocks_of(tile + 1, rows.end));
-    bool starts_split = weigh(tile + 1);
-    wgmma_wait<0>();
-    wgmma_hold(o);
-    release(turn, 2);
+    bool starts_split = weigh(tile + 1, [&] {
+      wgmma_wait<0>();
+      wgmma_hold(o);
+      release(turn, 2);
+    });
     if (starts_split) {
       merge_split(softmax, o, total);
     } else {
-      UNROLL for (i32 i = 0; i < DIM_GROUPS * 4; i++) o[i] = mul(o[i], softmax.factors[i / 2 % 2]);
+      rescale_split(softmax, o);
     }
   }
   i32 held = blocks_of(all - 1, rows.end), turn = values_turn(all - 1, rows.end);
@@ -208,8 +196,7 @@ LUCE_KERNEL(attention_prefill_wgmma, THREADS)(
   merge_split(softmax, o, total);
   Activations out = {y, y_rows, y_tile, y_depth};
   meet(5, CONSUMER_THREADS);
-  finish_rows(rows, softmax, total, maxima, queries, *bad, x, stride, out);
-  cluster_sync();
+  finish_rows(rows, softmax, total, maxima, (f32*)queries, *bad, x, stride, out);
 }
 LUCE_EXPORT(attention_prefill_wgmma)
 

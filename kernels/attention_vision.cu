@@ -21,9 +21,10 @@
 #define VALUE_BYTES (TILE_ROWS * HEAD_DIM * 2)
 #define STEPS (DEPTH / 16)
 #define DIM_GROUPS (HEAD_DIM / 8)
-#define THREADS (WARPS * 32 + (HAS_BULK ? 32 : 0))
-#define PAIRS 3                                        // tiles of keys and values in the ring
+#define THREADS (WARPS * 32)
+#define PAIRS 4                                        // tiles of keys and values in the ring
 #define RING_BYTES (PAIRS * (KEY_BYTES + VALUE_BYTES))
+#define QUERY_BYTES (WARPS * 16 * DEPTH * 2)
 
 // One warp for 8 rows of a head's queries, keys or values: bias, rotation of dims (j, j + HEAD_DIM / 2), tiles.
 //   x     f32 [rows][stride]: queries, keys, values, each HEADS x HEAD_DIM; bias f32 [3 * HEADS * HEAD_DIM] or null
@@ -71,58 +72,52 @@ LUCE_KERNEL(vision_inputs, WARPS * 32)(
 LUCE_EXPORT(vision_inputs)
 
 #if HAS_BULK
-DEVICE void fill_ring(const u8* keys, const u8* values, i32 tiles, u8* ring, u64* full, u64* empty) {
-  if (lane() != 0) return;
-  for (i32 tile = 0; tile < tiles; tile++) {
-    i32 slot = tile % PAIRS;
-    u32 waited = (u32)(tile / PAIRS & 1) ^ 1u;
-    u8* to = ring + slot * (KEY_BYTES + VALUE_BYTES);
-    bar_wait(empty + 2 * slot, waited);
-    bar_expect(full + 2 * slot, KEY_BYTES);
-    bulk_load(to, keys + (i64)tile * KEY_BYTES, KEY_BYTES, full + 2 * slot);
-    bar_wait(empty + 2 * slot + 1, waited);
-    bar_expect(full + 2 * slot + 1, VALUE_BYTES);
-    bulk_load(to + KEY_BYTES, values + (i64)tile * VALUE_BYTES, VALUE_BYTES, full + 2 * slot + 1);
-  }
+// Keys and values of a tile into its place in the ring, once everybody is through with what stood there. By one thread.
+DEVICE void fetch(const u8* keys, const u8* values, i32 tile, u8* ring, u64* full, u64* empty) {
+  i32 slot = tile % PAIRS;
+  u32 waited = (u32)(tile / PAIRS & 1) ^ 1u;
+  u8* to = ring + slot * (KEY_BYTES + VALUE_BYTES);
+  bar_wait(empty + slot, waited);
+  bar_expect(full + 2 * slot, KEY_BYTES);
+  bulk_load(to, keys + (i64)tile * KEY_BYTES, KEY_BYTES, full + 2 * slot);
+  bar_expect(full + 2 * slot + 1, VALUE_BYTES);
+  bulk_load(to + KEY_BYTES, values + (i64)tile * VALUE_BYTES, VALUE_BYTES, full + 2 * slot + 1);
 }
 #endif
 
 // Mean of the values f32 [rows][HEADS * HEAD_DIM]. grid (blocks of 128 rows, HEADS); threads and shared bytes: vision_attention_shape.
-LUCE_KERNEL(vision_attention, THREADS)(const u8* q, const u8* keys, const u8* values, i32 rows, f32* RESTRICT y) {
+LUCE_KERNEL_RESIDENT(vision_attention, THREADS, 2)(const u8* q, const u8* keys, const u8* values, i32 rows, f32* RESTRICT y) {
   i32 tiles = ceil_div(rows, TILE_ROWS), head = block_y();
   keys += (i64)head * tiles * KEY_BYTES;
   values += (i64)head * tiles * VALUE_BYTES;
   pdl_launch();
 #if HAS_BULK
-  u8* ring = shared_memory();
+  u8* queries = shared_memory();
+  u8* ring = queries + QUERY_BYTES;
   u64* full = (u64*)(ring + RING_BYTES);
   u64* empty = full + 2 * PAIRS;
   if (thread() == 0) {
-    for (i32 i = 0; i < 2 * PAIRS; i++) {
-      bar_init(full + i, 1);
-      bar_init(empty + i, WARPS);
-    }
+    for (i32 i = 0; i < 2 * PAIRS; i++) bar_init(full + i, 1);
+    for (i32 i = 0; i < PAIRS; i++) bar_init(empty + i, WARPS);
     bar_init_fence();
+    pdl_wait();
+    for (i32 i = 0; i < min_(2, tiles); i++) fetch(keys, values, i, ring, full, empty);
   }
   sync_block();
-  pdl_wait();
-  if (warp() == WARPS) {
-    fill_ring(keys, values, tiles, ring, full, empty);
-    return;
-  }
-#else
-  pdl_wait();
 #endif
+  pdl_wait();
   const i32 g = lane() / 4, t = lane() % 4, first = block_x() * (WARPS * 16) + warp() * 16;
   const f32 c = score_scale();
-  u32 a[STEPS][4];
-  bool there = first / TILE_ROWS < tiles;  // a warp behind the last tile only keeps the ring going
-  const u8* from_q = q + ((i64)head * tiles + (there ? first / TILE_ROWS : 0)) * KEY_BYTES + first % TILE_ROWS / 8 * (DEPTH * 16);
-  UNROLL for (i32 step = 0; step < STEPS; step++) {
-    UNROLL for (i32 i = 0; i < 4; i++) {
-      a[step][i] = *(const u32*)(from_q + i % 2 * (DEPTH * 16) + (2 * step + i / 2) * CORE_BYTES + lane() * 4);
-    }
-  }
+  // A warp behind the last tile only keeps the ring going.
+  i32 from = min_(first, tiles * TILE_ROWS - 16);
+  const u8* mine = q + ((i64)head * tiles + from / TILE_ROWS) * KEY_BYTES + from % TILE_ROWS / 8 * (DEPTH * 16);
+#if HAS_BULK
+  for (i32 i = lane(); i < DEPTH * 2; i += 32) cp_async16(queries + warp() * (DEPTH * 32) + i * 16, mine + i * 16);
+  cp_async_commit();
+  cp_async_wait<0>();
+  sync_warp();
+  mine = queries + warp() * (DEPTH * 32);
+#endif
   f32 most[2] = {MINUS_INFINITY, MINUS_INFINITY}, sum[2] = {}, o[DIM_GROUPS][4] = {};
   NO_UNROLL for (i32 tile = 0; tile < tiles; tile++) {
 #if HAS_BULK
@@ -130,6 +125,8 @@ LUCE_KERNEL(vision_attention, THREADS)(const u8* q, const u8* keys, const u8* va
     u32 phase = (u32)(tile / PAIRS & 1);
     const u8* tile_keys = ring + slot * (KEY_BYTES + VALUE_BYTES);
     const u8* tile_values = tile_keys + KEY_BYTES;
+    if (thread() == 0 && tile + 2 < tiles) fetch(keys, values, tile + 2, ring, full, empty);
+    sync_warp();
     bar_wait(full + 2 * slot, phase);
 #else
     const u8* tile_keys = keys + (i64)tile * KEY_BYTES;
@@ -137,17 +134,15 @@ LUCE_KERNEL(vision_attention, THREADS)(const u8* q, const u8* keys, const u8* va
 #endif
     f32 s[8][4] = {};
     UNROLL for (i32 step = 0; step < STEPS; step++) {
+      u32 a[4];
+      fragments(a, mine + lane() / 8 % 2 * (DEPTH * 16) + (2 * step + lane() / 16) * CORE_BYTES + lane() % 8 * 16);
       UNROLL for (i32 i = 0; i < 8; i += 2) {
         u32 b[4];
         fragments(b, tile_keys + (i + lane() / 16) * (DEPTH * 16) + (2 * step + lane() / 8 % 2) * CORE_BYTES + lane() % 8 * 16);
-        multiply(s[i], a[step], b[0], b[1]);
-        multiply(s[i + 1], a[step], b[2], b[3]);
+        multiply(s[i], a, b[0], b[1]);
+        multiply(s[i + 1], a, b[2], b[3]);
       }
     }
-#if HAS_BULK
-    sync_warp();
-    if (lane() == 0) bar_arrive(empty + 2 * slot);
-#endif
     if ((tile + 1) * TILE_ROWS > rows) {
       UNROLL for (i32 i = 0; i < 32; i++) {
         if (tile * TILE_ROWS + i / 4 * 8 + 2 * t + i % 2 >= rows) s[i / 4][i % 4] = MINUS_INFINITY;
@@ -193,7 +188,7 @@ LUCE_KERNEL(vision_attention, THREADS)(const u8* q, const u8* keys, const u8* va
     }
 #if HAS_BULK
     sync_warp();
-    if (lane() == 0) bar_arrive(empty + 2 * slot + 1);
+    if (lane() == 0) bar_arrive(empty + slot);
 #endif
   }
   UNROLL for (i32 half = 0; half < 2; half++) {
@@ -210,7 +205,7 @@ LUCE_EXPORT(vision_attention)
 LUCE_KERNEL(vision_attention_shape, 32)(i32* found) {
   if (thread() == 0) {
     found[0] = THREADS;
-    found[1] = HAS_BULK ? RING_BYTES + 4 * PAIRS * 8 : 0;
+    found[1] = HAS_BULK ? QUERY_BYTES + RING_BYTES + 3 * PAIRS * 8 : 0;
     found[2] = WARPS * 16;
     found[3] = DEPTH;
   }

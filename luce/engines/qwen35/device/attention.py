@@ -21,12 +21,6 @@ INPUT_WARPS = 8
 WGMMA_DIMS = (128, 256)
 
 
-def _cluster(group: int) -> int:
-    """Blocks that share what they fetch: those of a kv head, in clusters of at most 4."""
-    blocks = group // 2 if group % 2 == 0 else group
-    return max(size for size in (1, 2, 3, 4) if blocks % size == 0)
-
-
 def rope_table(config: TextConfig, positions: int) -> npt.NDArray[np.float32]:
     """(cosine, sine) [positions, rotary_dim / 2, 2] for :meth:`AttentionKernels.inputs`."""
     return np.stack(rotations(config, positions), axis=-1)
@@ -85,15 +79,12 @@ class AttentionKernels:
         self._decode = device.kernel("attention_decode.cu", "attention_decode", shape)
         self._merge = device.kernel("attention_decode.cu", "attention_merge", shape)
         self.wgmma = self._dim in WGMMA_DIMS and device.arch == "sm_90a" if wgmma is None else wgmma
-        prefill, more = "attention_prefill", {}
-        if self.wgmma:
-            prefill = "attention_prefill_wgmma"
-            more = {"CLUSTER": 1 if device.arch == "host" else _cluster(self._heads // self._kv_heads)}
-        self._prefill = device.kernel(f"{prefill}.cu", prefill, {**shape, **more})
+        prefill = "attention_prefill_wgmma" if self.wgmma else "attention_prefill"
+        self._prefill = device.kernel(f"{prefill}.cu", prefill, shape)
         found = device.zeros(4, np.int32)
         device.kernel("attention_decode.cu", "attention_decode_shape", shape)((1, 1, 1), 32, [found])
         self._decode_threads, self._decode_shared, self.split_keys, _ = map(int, device.numpy(found))
-        device.kernel(f"{prefill}.cu", f"{prefill}_shape", {**shape, **more})((1, 1, 1), 32, [found])
+        device.kernel(f"{prefill}.cu", f"{prefill}_shape", shape)((1, 1, 1), 32, [found])
         self._prefill_threads, self._prefill_shared, self.query_tile, self._tile_heads = map(
             int, device.numpy(found)
         )
