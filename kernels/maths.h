@@ -5,11 +5,8 @@
 // 2^n for n in [-126, 127].
 DEVICE f32 power_of_two(i32 n) { return as_f32((u32)(n + 127) << 23); }
 
-// e^x. Below -87.3 the result is exactly zero (no subnormals), above 88.7 infinity; NaN stays.
-DEVICE f32 exp_(f32 x) {
-  if (x != x) return x;
-  if (x < -87.33654f) return 0.0f;
-  if (x > 88.72283f) return as_f32(0x7f800000u);
+// e^x for x in [-87.33654, 88.72283].
+DEVICE f32 exp_in_range(f32 x) {
   f32 n = sub(fma_(x, 1.44269504f, 12582912.0f), 12582912.0f);  // round to an integer
   f32 r = fma_(n, -0.693145752f, x);
   r = fma_(n, -1.42860677e-6f, r);
@@ -23,6 +20,14 @@ DEVICE f32 exp_(f32 x) {
   p = add(p, 1.0f);
   i32 e = (i32)n, half = e / 2;  // in two steps: 2^128 has no float
   return mul(mul(p, power_of_two(half)), power_of_two(e - half));
+}
+
+// e^x. Below -87.3 the result is exactly zero (no subnormals), above 88.7 infinity; NaN stays.
+DEVICE f32 exp_(f32 x) {
+  if (x != x) return x;
+  if (x < -87.33654f) return 0.0f;
+  if (x > 88.72283f) return as_f32(0x7f800000u);
+  return exp_in_range(x);
 }
 
 // ln(x) of a normal x > 0; -infinity at zero and below the normal numbers, NaN below zero.
@@ -59,6 +64,23 @@ DEVICE f32 log1p_unit(f32 y) {
 DEVICE f32 abs_(f32 x) { return as_f32(as_u32(x) & 0x7fffffffu); }
 DEVICE f32 sigmoid_(f32 x) { return div(1.0f, add(1.0f, exp_(-x))); }
 DEVICE f32 silu_(f32 x) { return div(x, add(1.0f, exp_(-x))); }
+// silu_ of many values at once: the same bits, without branches where x is +0 or 2^-60 <= |x| <= 60, which `plain` says.
+DEVICE f32 silu_in_range(f32 x, bool& plain) {
+  u32 magnitude = as_u32(x) & 0x7fffffffu;
+  plain = as_u32(x) == 0 || (magnitude >= 0x21800000u && magnitude <= 0x42700000u);
+  x = plain ? x : 0.0f;
+#if defined(__CUDA_ARCH__)
+  // The steps of a division whose operands, quotient and remainders are all normal numbers.
+  f32 d = add(1.0f, exp_in_range(-x)), r;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(d));
+  r = fma_(r, fma_(-d, r, 1.0f), r);
+  f32 q = mul(x, r);
+  q = fma_(r, fma_(-d, q, x), q);
+  return fma_(r, fma_(-d, q, x), q);
+#else
+  return div(x, add(1.0f, exp_in_range(-x)));
+#endif
+}
 // ln(1 + e^x).
 DEVICE f32 softplus_(f32 x) { return add(x > 0.0f ? x : 0.0f * x, log1p_unit(exp_(-abs_(x)))); }
 // tanh by e^2x; absolute error 1e-7 (relative near zero is worse).
