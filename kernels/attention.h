@@ -35,6 +35,9 @@
 #error "attention: HEADS is a multiple of KV_HEADS, HEAD_DIM of 32 and at most 256"
 #endif
 
+#ifndef SHARED_LIMIT
+#define SHARED_LIMIT 232448  // bytes of shared memory that a block may have
+#endif
 #define GROUP (HEADS / KV_HEADS)
 #define SPLIT_KEYS 256
 #define TILE_KEYS 128

@@ -5,7 +5,8 @@
 #define CONSUMERS 4                                   // warps that compute; one more fills the ring
 #define CONSUMER_THREADS (CONSUMERS * 32)
 #define THREADS (CONSUMER_THREADS + (HAS_BULK ? 32 : 0))
-#define STAGES (196608 / TILE_BYTES < 16 ? 196608 / TILE_BYTES : 16)
+#define ROOM ((SHARED_LIMIT - EXCHANGE_BYTES - 1024) / TILE_BYTES)
+#define STAGES (ROOM < 16 ? ROOM / 2 * 2 : 16)         // blocks in the ring, an even number
 #define HALVES (GROUP > 8 ? 2 : 1)                    // rows g and g + 8 of a fragment that hold query heads
 #define STEPS (HEAD_DIM / 16)                         // k16 steps of a score
 #define COLUMNS (HEAD_DIM / 8 / CONSUMERS)            // groups of 8 dims that a warp sums values for

@@ -3,7 +3,8 @@
 #include "attention_prefill.h"
 
 #define THREADS (CONSUMER_THREADS + (HAS_BULK ? 32 : 0))
-#define STAGES (163840 / TILE_BYTES < 10 ? 163840 / TILE_BYTES : 10)
+#define ROOM ((SHARED_LIMIT - QUERY_BYTES - PROBABILITY_BYTES - 2048) / TILE_BYTES)
+#define STAGES (ROOM < 10 ? ROOM : 10)
 #if HAS_BULK
 #define RING_BYTES (STAGES * TILE_BYTES)
 #else

@@ -15,8 +15,9 @@
 #define QUERY_BYTES (64 * HEAD_DIM * 2)         // core matrices, [row / 8][dim / 8][row % 8][dim % 8]
 #define PROBABILITY_BYTES (64 * TILE_KEYS * 2)  // core matrices, [row / 8][key / 8][row % 8][key % 8]
 #define MAXIMA_BYTES (CONSUMERS * 16 * 4)
-#define STAGED_BYTES (64 * HEAD_DIM * 4)        // the rows at the end
-#define AT_ONCE (HEAD_DIM % 128 == 0 ? 4 : HEAD_DIM % 64 == 0 ? 2 : 1)
+#define STAGED_ROWS (HAS_BULK ? 64 : 32)        // at the end, at once
+#define STAGED_BYTES (STAGED_ROWS * HEAD_DIM * 4)
+#define AT_ONCE (HEAD_DIM % 256 == 0 ? 4 : HEAD_DIM % 128 == 0 ? 2 : 1)
 
 // The rows of a block.
 struct Rows {
@@ -157,36 +158,43 @@ DEVICE void finish_rows(const Rows& rows, const Softmax& s, const f32 (&total)[D
     maxima[warp() * 16 + 8 + g] = s.sum[1];
   }
   meet(5, CONSUMER_THREADS);
+  f32 scales[2];
   UNROLL for (i32 half = 0; half < 2; half++) {
-    f32 scale = scale_of(maxima[r * 16 + half * 8 + g], maxima[(r + 4) * 16 + half * 8 + g]);
-    if (bad) scale = NOT_A_NUMBER;
-    f32* row = staged + (16 * r + 8 * half + g) * HEAD_DIM + 2 * t;
-    UNROLL for (i32 i = 0; i < DIM_GROUPS; i++) {
-      *(f32x2*)(row + turned(h * DIM_GROUPS + i, g) * 8) = {mean_of(total[4 * i + 2 * half], scale),
-                                                            mean_of(total[4 * i + 2 * half + 1], scale)};
-    }
+    scales[half] = bad ? NOT_A_NUMBER : scale_of(maxima[r * 16 + half * 8 + g], maxima[(r + 4) * 16 + half * 8 + g]);
   }
-  meet(5, CONSUMER_THREADS);
-  // A thread has 8 dims of a row at a time; gates of AT_ONCE of them are on their way together.
-  for (i32 base = thread(); base < 64 * HEAD_DIM / 8; base += AT_ONCE * CONSUMER_THREADS) {
-    f32x4 gates[AT_ONCE][2];
-    UNROLL for (i32 k = 0; k < AT_ONCE; k++) {
-      i32 row = (base + k * CONSUMER_THREADS) / (HEAD_DIM / 8), chunk = (base + k * CONSUMER_THREADS) % (HEAD_DIM / 8);
-      i64 pass_row = rows.place.row + rows.token + min_(row % QUERY_TILE, rows.tokens - 1);
-      const f32x4* gate = (const f32x4*)(x + pass_row * stride + (2 * (rows.head + row / QUERY_TILE) + 1) * HEAD_DIM + chunk * 8);
-      gates[k][0] = gate[0], gates[k][1] = gate[1];
-    }
-    UNROLL for (i32 k = 0; k < AT_ONCE; k++) {
-      i32 row = (base + k * CONSUMER_THREADS) / (HEAD_DIM / 8), chunk = (base + k * CONSUMER_THREADS) % (HEAD_DIM / 8);
-      const f32x4* mean = (const f32x4*)(staged + row * HEAD_DIM + turned(chunk, row) * 8);
-      f32 v[8];
-      UNROLL for (i32 i = 0; i < 2; i++) {
-        v[4 * i] = gated(mean[i].x, gates[k][i].x), v[4 * i + 1] = gated(mean[i].y, gates[k][i].y);
-        v[4 * i + 2] = gated(mean[i].z, gates[k][i].z), v[4 * i + 3] = gated(mean[i].w, gates[k][i].w);
+  for (i32 from = 0; from < 64; from += STAGED_ROWS) {
+    if (16 * r / STAGED_ROWS * STAGED_ROWS == from) {
+      UNROLL for (i32 half = 0; half < 2; half++) {
+        f32* row = staged + (16 * r - from + 8 * half + g) * HEAD_DIM + 2 * t;
+        UNROLL for (i32 i = 0; i < DIM_GROUPS; i++) {
+          *(f32x2*)(row + turned(h * DIM_GROUPS + i, g) * 8) = {mean_of(total[4 * i + 2 * half], scales[half]),
+                                                                mean_of(total[4 * i + 2 * half + 1], scales[half])};
+        }
       }
-      i32 at = row % QUERY_TILE, pass_row = rows.place.row + rows.token + at;
-      store_activations(out, pass_row, (rows.head + row / QUERY_TILE) * HEAD_DIM + chunk * 8, v, at < rows.tokens);
     }
+    meet(5, CONSUMER_THREADS);
+    // A thread has 8 dims of a row at a time; gates of AT_ONCE of them are on their way together.
+    for (i32 base = thread(); base < STAGED_ROWS * HEAD_DIM / 8; base += AT_ONCE * CONSUMER_THREADS) {
+      f32x4 gates[AT_ONCE][2];
+      UNROLL for (i32 k = 0; k < AT_ONCE; k++) {
+        i32 row = (base + k * CONSUMER_THREADS) / (HEAD_DIM / 8) + from, chunk = (base + k * CONSUMER_THREADS) % (HEAD_DIM / 8);
+        i64 pass_row = rows.place.row + rows.token + min_(row % QUERY_TILE, rows.tokens - 1);
+        const f32x4* gate = (const f32x4*)(x + pass_row * stride + (2 * (rows.head + row / QUERY_TILE) + 1) * HEAD_DIM + chunk * 8);
+        gates[k][0] = gate[0], gates[k][1] = gate[1];
+      }
+      UNROLL for (i32 k = 0; k < AT_ONCE; k++) {
+        i32 row = (base + k * CONSUMER_THREADS) / (HEAD_DIM / 8) + from, chunk = (base + k * CONSUMER_THREADS) % (HEAD_DIM / 8);
+        const f32x4* mean = (const f32x4*)(staged + (row - from) * HEAD_DIM + turned(chunk, row) * 8);
+        f32 v[8];
+        UNROLL for (i32 i = 0; i < 2; i++) {
+          v[4 * i] = gated(mean[i].x, gates[k][i].x), v[4 * i + 1] = gated(mean[i].y, gates[k][i].y);
+          v[4 * i + 2] = gated(mean[i].z, gates[k][i].z), v[4 * i + 3] = gated(mean[i].w, gates[k][i].w);
+        }
+        i32 at = row % QUERY_TILE, pass_row = rows.place.row + rows.token + at;
+        store_activations(out, pass_row, (rows.head + row / QUERY_TILE) * HEAD_DIM + chunk * 8, v, at < rows.tokens);
+      }
+    }
+    meet(5, CONSUMER_THREADS);
   }
   if (rows.head + TILE_HEADS == HEADS) {
     for (i32 at = 0; at < rows.tokens; at++) {

@@ -7,7 +7,7 @@
 #include "attention_wgmma.h"
 
 #define THREADS (CONSUMER_THREADS + 128)
-#define ROOM ((231424 - QUERY_BYTES - 2 * PROBABILITY_BYTES) / TILE_BYTES)
+#define ROOM ((SHARED_LIMIT - 1024 - QUERY_BYTES - 2 * PROBABILITY_BYTES) / TILE_BYTES)
 #define STAGES (ROOM < 10 ? ROOM : 10)
 #define HALF_DIMS (HEAD_DIM / 2)
 #if HEAD_DIM != 128 && HEAD_DIM != 256

@@ -76,6 +76,7 @@ class AttentionKernels:
         _, h, w = config.mrope_section
         turning = {"ROTARY": config.rotary_dim, "SECTION_H": h, "SECTION_W": w}
         self._inputs = device.kernel("attention_inputs.cu", "attention_inputs", {**shape, **turning})
+        shape["SHARED_LIMIT"] = device.shared_limit
         self._decode = device.kernel("attention_decode.cu", "attention_decode", shape)
         self._merge = device.kernel("attention_decode.cu", "attention_merge", shape)
         self.wgmma = self._dim in WGMMA_DIMS and device.arch == "sm_90a" if wgmma is None else wgmma
