@@ -111,24 +111,25 @@ export class Charts {
       for (const state of one.states) this.#place(svg, state)?.node.classList.add("illegal");
     }
     const d3 = globalThis.d3;
+    const size = Math.max(4, 6 / (graph.getScreenCTM()?.a ?? 1)); // seen at any zoom
     const at = (token) => {
       const place = this.#place(svg, token.state);
       if (!place) return [0, 0];
       const { x, y, width, height } = place.box;
-      const row = Math.max(1, Math.floor((width - 4) / 9));
-      return [x + 7 + 9 * (token.index % row), y + height - 1 + 9 * Math.floor(token.index / row)];
+      const row = Math.max(1, Math.floor(width / (2.2 * size)));
+      return [x + size * (1.1 + 2.2 * (token.index % row)), y + height + 2.2 * size * Math.floor(token.index / row)];
     };
     d3.select(graph).selectAll("circle.token").data(tokens, (token) => token.key).join(
-      (enter) => enter.append("circle").attr("class", "token").attr("r", 4)
+      (enter) => enter.append("circle").attr("class", "token")
         .attr("cx", (token) => at(token)[0]).attr("cy", (token) => at(token)[1])
         .on("click", (event, token) => { event.stopPropagation(); this.choose(token.machine); })
         .call((made) => made.append("title").text((token) => `${token.machine.chart} ${token.machine.id}`)),
       (update) => update.attr("cx", (token) => at(token)[0]).attr("cy", (token) => at(token)[1]),
-    ).attr("fill", (token) => (token.machine.illegal ? "var(--alarm)" : "var(--token)"))
+    ).attr("r", size).attr("fill", (token) => (token.machine.illegal ? "var(--alarm)" : "var(--token)"))
       .attr("data-machine", (token) => `${token.machine.chart} ${token.machine.id}`).attr("data-state", (token) => token.state);
     const many = [...by].filter(([state, count]) => count > 1 && !compound.has(state));
     d3.select(graph).selectAll("text.count").data(many, ([state]) => state).join("text").attr("class", "count")
-      .attr("font-size", 10).text(([, count]) => count)
+      .attr("font-size", 2.5 * size).text(([, count]) => count)
       .attr("x", ([state]) => { const place = this.#place(svg, state); return place ? place.box.x + place.box.width + 3 : 0; })
       .attr("y", ([state]) => { const place = this.#place(svg, state); return place ? place.box.y + 10 : 0; });
   }

@@ -2,6 +2,8 @@
 import { Dwell } from "./store.js";
 import { ms } from "./timeline.js";
 
+const SHOWN = 200;
+
 export class Detail {
   constructor(store, { section, title, body, close }) {
     Object.assign(this, { store, section, title, body });
@@ -30,7 +32,9 @@ export class Detail {
     const guards = this.store.charts.get(machine.chart)?.guards ?? [];
     const table = element("table", { className: "events" });
     table.append(row("th", ["at", "event", "guards", "states after"]));
-    for (const [t, event, bits, states, why] of machine.events.slice(-200).reverse()) {
+    const bad = machine.events.findLastIndex((one) => one[4]); // what is illegal is shown with what was around it
+    const start = Math.max(0, Math.min(machine.events.length - SHOWN, bad < 0 ? Infinity : bad - 20));
+    for (const [t, event, bits, states, why] of machine.events.slice(start, start + SHOWN).reverse()) {
       const line = row("td", [
         `${(t - this.store.hello.now).toFixed(4)} s`, event,
         guards.filter((_, bit) => bits >> bit & 1).join(", "), why ? `illegal: ${why}` : states.join(", "),

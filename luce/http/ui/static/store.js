@@ -47,7 +47,11 @@ export class Store {
     for (const one of news.illegal) {
       this.illegal.push(one);
       const machine = this.machine(one.machine, one.id);
-      if (machine) { machine.events.push([one.t, one.event, 0, one.states, one.why]); machine.illegal = true; }
+      if (machine) {
+        const later = machine.events.findIndex((event) => event[0] >= one.t && event[1] !== one.event);
+        machine.events.splice(later < 0 ? machine.events.length : later, 0, [one.t, one.event, 0, one.states, one.why]);
+        machine.illegal = true;
+      }
     }
     if (news.board) this.board = news.board;
     if (this.hello.live) this.#forget(this.now - WINDOW);

@@ -1,0 +1,149 @@
+"""The page in a real browser, on live servers in front of the fake engine and of the bundled model."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from luce.engines.fake.engine import FakeEngine, deepseek_capabilities, fake_capabilities
+from luce.engines.fake.times import Times
+from luce.http.options import HttpOptions
+from tests.browser.driving import ARTIFACTS, chromium, drive, watched_page
+from tests.http.fake_model import live
+from tests.http.ui.test_page import trace
+
+PICTURE = Path(__file__).parents[2] / "docs" / "images" / "chart.png"
+
+
+@pytest.fixture(autouse=True)
+def browser() -> None:
+    chromium()
+    ARTIFACTS.mkdir(parents=True, exist_ok=True)
+
+
+def shot(page: Any, name: str) -> None:
+    page.screenshot(path=str(ARTIFACTS / f"{name}.png"))
+
+
+@pytest.mark.trio
+async def test_a_picture_question_goes_through_the_chart() -> None:
+    """Slow steps and a slow encoder, so that one can see where the token stands."""
+    engine = FakeEngine(
+        deepseek_capabilities(max_context=160), times=Times(step=0.03, layer=0.05, picture=3.0)
+    )
+
+    def look(address: str) -> None:
+        with watched_page(address) as page:
+            page.get_by_role("tab", name="request").click()
+            page.locator("#picture").set_input_files(str(PICTURE))
+            page.get_by_label("Question").fill("What is this?")
+            page.get_by_role("button", name="Send").click()
+            for state in ("encoding", "staging_", "decoding_"):
+                page.locator(f'circle.token[data-state^="{state}"]').first.wait_for(state="visible")
+                seen = page.locator(f'circle.token[data-state^="{state}"]').first.bounding_box()
+                assert seen is None or seen["width"] >= 8, "too small to be seen"
+                shot(page, f"request-{state.strip('_')}")
+            page.locator("#rows tr").first.wait_for()
+            page.locator("#rows button").first.click()
+            detail = page.locator("#detail-body")
+            detail.get_by_text("slot.granted").wait_for()
+            page.locator(".turn.answer").wait_for()
+            page.locator("#stop").wait_for(state="hidden")
+            page.wait_for_timeout(600)
+            found = page.evaluate(
+                "[...luce.store.machines.values()].filter(m => m.chart === 'request').at(-1).events.flatMap(e => e[3])"
+            )
+            ways = [one for one in found if re.match(r"queued|encoding$|staging$|decoding$|finished", one)]
+            order = list(dict.fromkeys(ways))
+            assert order == ["queued", "encoding", "staging", "decoding", "finished"], order
+            lanes = page.evaluate("[...luce.store.lanes.values()].at(-1).map(one => one.phase)")
+            assert lanes[:4] == ["queued", "encoding", "staging", "decoding"] and lanes[-1] == "finished", (
+                lanes
+            )
+            shot(page, "request-finished")
+
+    async with live(engine) as server:
+        await drive(look, server.server.port)
+
+
+@pytest.mark.trio
+async def test_a_saved_trace_shows_the_illegal_event_in_it(tmp_path: Path) -> None:
+    trace(tmp_path, planted=True, tokens=400)
+    file = tmp_path / "run-000000.ltrace"
+
+    def look(address: str) -> None:
+        with watched_page(address) as page:
+            page.locator("#trace").set_input_files(str(file))
+            page.get_by_text("saved trace, 404 records").wait_for()
+            alarm = page.locator("#alarms button")
+            alarm.wait_for()
+            assert "slot.granted of request r1" in alarm.inner_text()
+            before = page.evaluate("luce.timeline.seconds")
+            for _ in range(3):
+                page.get_by_label("Zoom in").click()
+            assert page.evaluate("luce.timeline.seconds") < before / 7
+            canvas = page.locator("#lanes")
+            canvas.focus()
+            right = page.evaluate("luce.timeline.right")
+            page.keyboard.press("ArrowLeft")
+            assert page.evaluate("luce.timeline.right") < right
+            page.mouse.move(700, 800)
+            page.mouse.wheel(0, -400)
+            page.wait_for_timeout(200)
+            assert page.evaluate("luce.timeline.seconds") < before / 8
+            alarm.click()
+            page.locator(".illegal-row").first.wait_for()
+            at = page.evaluate(
+                "[luce.timeline.right - luce.timeline.seconds, luce.timeline.right, luce.store.illegal[0].t]"
+            )
+            assert at[0] <= at[2] <= at[1], "the timeline shows the moment"
+            assert page.locator("#state-decoding_free.illegal").count() == 1
+            shot(page, "illegal")
+            page.get_by_role("button", name="Back to live").click()
+            page.locator("#status", has_text="live").wait_for()
+            assert page.evaluate("luce.store.illegal.length") == 0
+
+    async with live(FakeEngine()) as server:
+        await drive(look, server.server.port)
+
+
+@pytest.mark.trio
+async def test_keys_states_themes_and_small_screens() -> None:
+    engine = FakeEngine(fake_capabilities(max_context=128), times=Times(step=0.01))
+
+    def look(address: str) -> None:
+        with watched_page(address, viewport={"width": 420, "height": 800}, color_scheme="dark") as page:
+            page.locator("#key").wait_for()
+            page.locator("#key").fill("a key")
+            page.get_by_role("button", name="Use", exact=True).click()
+            page.locator("#status", has_text="live").wait_for()
+            dark = page.evaluate("getComputedStyle(document.body).backgroundColor")
+            page.get_by_role("button", name="Theme").click()
+            assert page.evaluate("getComputedStyle(document.body).backgroundColor") != dark
+            page.get_by_role("button", name="chat", exact=True).click()
+            page.get_by_label("Question").fill("Hi")
+            page.keyboard.press("Enter")
+            page.locator(".turn.answer").wait_for()
+            page.get_by_role("button", name="charts", exact=True).click()
+            page.get_by_role("tab", name="request").focus()
+            page.keyboard.press("ArrowRight")
+            assert page.get_by_role("tab", name="server").get_attribute("aria-selected") == "true"
+            page.get_by_role("tab", name="request").click()
+            page.locator("#state-queued").click()
+            page.get_by_text("entered 1 times").wait_for()
+            shot(page, "small")
+            page.keyboard.press("Escape")
+            assert page.locator("#detail").is_hidden()
+            width = page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
+            assert width[0] <= width[1], "nothing sticks out"
+
+    faults = "Failed to load resource: the server responded with a status of 401"
+    async with live(engine, HttpOptions(api_keys=("a key",))) as server:
+        try:
+            await drive(look, server.server.port)
+        except AssertionError as error:
+            said = error.args[0] if error.args and isinstance(error.args[0], list) else None
+            assert said is not None and all(one.startswith(faults) for one in said), error
