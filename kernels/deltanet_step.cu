@@ -17,32 +17,25 @@ struct Shared {
   f32 tail[CHUNK_ROWS];
   i64 decays[CHUNK_ROWS];                  // G of the chunk's rows up to this one
   f32 beta, gain;
+  alignas(16) u16 before[CHUNK_ROWS][KEY_PITCH];  // keys of the chunk, this row's too
   alignas(16) u16 chunk[CHUNK_ROWS][KEY_PITCH];   // keys of the chunk to fold
 };
 
 static_assert(sizeof(Shared) <= SHARED_BYTES, "more shared memory than the launcher gives");
 
-// Keys of rows 16 tile + g and + 8 of the chunk, as operand rows; `count` rows are in the ring.
-DEVICE void load_keys(u32x2 (&found)[2][STEPS], const u16* ring, i32 tile, i32 count) {
-  i32 g = lane() / 4, t = lane() % 4;
-  UNROLL for (i32 lower = 0; lower < 2; lower++) {
-    i32 j = 16 * tile + g + 8 * lower;
-    const u16* at = ring + (i64)j * DK;
-    UNROLL for (i32 step = 0; step < STEPS; step++) {
-      found[lower][step] = {0u, 0u};
-      if (j < count) found[lower][step] = *(const u32x2*)(at + key_place(step, t));
-    }
-  }
+// Key rows from a ring into shared memory, in the background.
+DEVICE void fetch_keys(u16 (*to)[KEY_PITCH], const u16* ring, i32 rows) {
+  for (i32 i = thread(); i < rows * (DK / 8); i += block_threads())
+    cp_async16(&to[i / (DK / 8)][i % (DK / 8) * 8], ring + i * 8);
+  cp_async_commit();
 }
 
 // Fold the chunk whose rows of u are in `rows`, and keep the new state.
 DEVICE void fold_ring(Fragment (&s)[STEPS], Fragment (&rows)[BLOCKS], Shared& shared, const u16* keys, const i64* decays, f32x4* at) {
-  for (i32 i = thread(); i < CHUNK_ROWS * DK / 8; i += block_threads()) {
-    i32 row = i / (DK / 8), part = i % (DK / 8);
-    *(u32x4*)&shared.chunk[row][8 * part] = *(const u32x4*)(keys + row * DK + 8 * part);
-  }
+  fetch_keys(shared.chunk, keys, CHUNK_ROWS);
   for (i32 j = thread(); j < CHUNK_ROWS; j += block_threads())
     shared.tail[j] = decay_factor(decays[CHUNK_ROWS - 1] - decays[j]);
+  cp_async_wait<0>();
   sync_block();
   i32 g = lane() / 4, t = lane() % 4;
   Operand u[BLOCKS];
@@ -85,8 +78,7 @@ LUCE_KERNEL_RESIDENT(deltanet_step, 2 * DV, 2)(
     load_u(u[block], ring + (i64)(ring_row(chunk) + 16 * block) * DV, count - 16 * block);
   u16* keys = key_ring(k_state, slot, key_head);
   i64* decays = decay_ring(g_state, slot, head);
-  u32x2 near_keys[2][STEPS];
-  load_keys(near_keys, keys + ring_row(position - place) * DK, tile, place);
+  fetch_keys(shared.before, keys + ring_row(position - place) * DK, place);
   if (folds) {
     fold_ring(s, u, shared, keys + ring_row(chunk) * DK, decays + ring_row(chunk), state);
     UNROLL for (i32 block = 0; block < BLOCKS; block++)
@@ -133,8 +125,10 @@ LUCE_KERNEL_RESIDENT(deltanet_step, 2 * DV, 2)(
     f32 y = mul(shared.raw[which][c], unit_factor(squares));
     u16 rounded = f32_to_bf16(which ? mul(y, query_scale()) : y);
     shared.keys[which][c] = rounded;
+    if (!which) shared.before[place][c] = rounded;
     if (!which && owner) keys[(i64)ring_row(position) * DK + c] = rounded;
   }
+  cp_async_wait<0>();
   sync_block();
 
   // Column 0 of the products belongs to k, column 1 to q; lanes with t = 0 hold both.
@@ -145,12 +139,14 @@ LUCE_KERNEL_RESIDENT(deltanet_step, 2 * DV, 2)(
     if (g < 2) mine_keys[step] = *(const u32x2*)&shared.keys[g][key_place(step, t)];
   }
   for (i32 part = warp(); part <= place / 16; part += warps) {
-    if (part != tile) load_keys(near_keys, keys + ring_row(position - place) * DK, part, place);
     f32 c[4] = {};
     UNROLL for (i32 step = 0; step < STEPS; step++) {
-      UNROLL for (i32 lower = 0; lower < 2; lower++)
-        if (16 * part + g + 8 * lower == place) near_keys[lower][step] = *(const u32x2*)&shared.keys[0][key_place(step, t)];
-      u32 a[4] = {near_keys[0][step].x, near_keys[1][step].x, near_keys[0][step].y, near_keys[1][step].y};
+      u32x2 rows[2] = {};   // g and g + 8 of the block, as far as there are any
+      UNROLL for (i32 lower = 0; lower < 2; lower++) {
+        i32 j = 16 * part + g + 8 * lower;
+        if (j <= place) rows[lower] = *(const u32x2*)&shared.before[j][key_place(step, t)];
+      }
+      u32 a[4] = {rows[0].x, rows[1].x, rows[0].y, rows[1].y};
       product(c, a, mine_keys[step].x, mine_keys[step].y);
     }
     if (t == 0) {

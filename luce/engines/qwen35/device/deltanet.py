@@ -259,7 +259,7 @@ def _step_shared(dk: int, dv: int) -> int:
     """Bytes of struct Shared of the step kernel, rounded up."""
     parts = -(-dk // 32)
     floats = 2 * dk + 2 * parts + 2 * CHUNK_ROWS + CHUNK_ROWS + 2 * dv + dv // 16 + CHUNK_ROWS + 2
-    halves = 2 * dk + 4 * CHUNK_ROWS + CHUNK_ROWS * (dk + 8)
+    halves = 2 * dk + 4 * CHUNK_ROWS + 2 * CHUNK_ROWS * (dk + 8)
     return 4 * floats + 2 * halves + 8 * CHUNK_ROWS + 128
 
 
