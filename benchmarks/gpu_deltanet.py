@@ -157,7 +157,7 @@ def prefill(layers: Layers, count: int, copy: float) -> None:
     state = layers.states[0]
     pieces: dict[str, Callable[[], None]] = {
         "prepare": lambda: launcher.prepare(parts, count, 1, inputs, layers.constants, state),
-        "scan": lambda: launcher.scan(parts, 1, state),
+        "scan": lambda: launcher.scan(parts, 1, inputs, layers.constants, state),
         "finish": lambda: launcher.finish(parts, count, inputs, layers.constants, state),
         "all": lambda: launcher.chunk(parts, count, 1, inputs, layers.constants, state),
     }

@@ -31,8 +31,8 @@
 #if !defined(HK) || !defined(HV) || !defined(DK) || !defined(DV)
 #error "define HK, HV (key and value heads), DK, DV (their sizes)"
 #endif
-#if DK % 16 || DV % 16 || HV % HK
-#error "DK and DV are multiples of 16, HV one of HK"
+#if DK % 16 || DK > 128 || DV % 16 || DV > 256 || HV % HK
+#error "DK and DV are multiples of 16, at most 128 and 256; HV is one of HK"
 #endif
 
 #define RATIO (HV / HK)
@@ -75,28 +75,31 @@ DEVICE Operand operand(const Fragment& f) {
   return o;
 }
 
-// A step of S^T k.
-DEVICE void far_product(f32 (&c)[4], const Operand& s, u32 k0, u32 k1) {
-  product(c, s.high, k0, k1);
-  product(c, s.low, k0, k1);
+// A step of S^T k for N tiles of columns. (The instructions stand in the order in which they are issued: sums that wait for each
+// other apart.)
+template <int N> DEVICE void far_products(f32 (&c)[N][4], const Operand& s, const u32x2 (&k)[N]) {
+  UNROLL for (i32 i = 0; i < N; i++) product(c[i], s.high, k[i].x, k[i].y);
+  UNROLL for (i32 i = 0; i < N; i++) product(c[i], s.low, k[i].x, k[i].y);
 }
 // A 16-row block of sum_j W u.
-DEVICE void near_product(f32 (&c)[4], const Operand& u, u32x2 high, u32x2 low) {
-  product(c, u.high, high.x, high.y);
-  product(c, u.high, low.x, low.y);
-  product(c, u.low, high.x, high.y);
+template <int N> DEVICE void near_products(f32 (&c)[N][4], const Operand& u, const u32x2 (&high)[N], const u32x2 (&low)[N]) {
+  UNROLL for (i32 i = 0; i < N; i++) product(c[i], u.high, high[i].x, high[i].y);
+  UNROLL for (i32 i = 0; i < N; i++) product(c[i], u.high, low[i].x, low[i].y);
+  UNROLL for (i32 i = 0; i < N; i++) product(c[i], u.low, high[i].x, high[i].y);
 }
-// Fold a chunk into S: `u` its rows times e^(G_63 - G_j), gain e^G_63, keys(step, half, block) the operand of its keys.
-template <class Keys> DEVICE void fold(Fragment (&s)[STEPS], const Operand (&u)[BLOCKS], f32 gain, Keys keys) {
-  UNROLL for (i32 step = 0; step < STEPS; step++)
-    UNROLL for (i32 half = 0; half < 2; half++) {
-      f32 c[4] = {};
-      UNROLL for (i32 block = 0; block < BLOCKS; block++) {
-        u32x2 k = keys(step, half, block);
-        far_product(c, u[block], k.x, k.y);
-      }
-      UNROLL for (i32 i = 0; i < 4; i++) s[step][half][i] = fma_(gain, s[step][half][i], c[i]);
+// Fold a chunk into S: `u` its rows times e^(G_63 - G_j), gain e^G_63, keys(step, half, block) the operand of its keys. TOGETHER
+// steps at a time.
+template <int TOGETHER, class Keys> DEVICE void fold(Fragment (&s)[STEPS], const Operand (&u)[BLOCKS], f32 gain, Keys keys) {
+  UNROLL for (i32 first = 0; first < STEPS; first += TOGETHER) {
+    f32 c[2 * TOGETHER][4] = {};
+    UNROLL for (i32 block = 0; block < BLOCKS; block++) {
+      u32x2 k[2 * TOGETHER];
+      UNROLL for (i32 i = 0; i < 2 * TOGETHER; i++) k[i] = keys(first + i / 2, i % 2, block);
+      far_products(c, u[block], k);
     }
+    UNROLL for (i32 i = 0; i < 2 * TOGETHER; i++)
+      UNROLL for (i32 e = 0; e < 4; e++) s[first + i / 2][i % 2][e] = fma_(gain, s[first + i / 2][i % 2][e], c[i][e]);
+  }
 }
 
 // ---- State in memory
@@ -145,22 +148,54 @@ DEVICE Gate gate(f32 a, f32 b, f32 neg_exp_a, f32 dt_bias) {
   found.beta = decay == decay ? sigmoid_(b) : decay;   // an undefined decay shows in u
   return found;
 }
-// e^(difference of log decays), at most one.
-DEVICE f32 decay_factor(i64 difference) { return exp_(mul((f32)difference, 1.0f / DECAY_ONE)); }
-
-// ---- Convolution and unit norm
-// Channel values at the position and the three before it, oldest first.
-DEVICE f32 convolve(f32 a, f32 b, f32 c, f32 d, f32x4 taps) {
-  return silu_(fma_(d, taps.w, fma_(c, taps.z, fma_(b, taps.y, mul(a, taps.x)))));
+// e^x and 1 / x by the device's own approximations where it has some, to about 2^-22: there are 64 x 64 factors and 64 x CHANNELS
+// activations a chunk.
+#if defined(__CUDA_ARCH__)
+DEVICE f32 quick_exp(f32 x) {
+  f32 y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(mul(x, 1.44269504f)));
+  return y;
 }
-#define KEY_PARTS ((DK + 31) / 32)   // a head's squares are summed 32 at a time by warp_sum, the parts in ascending order
-DEVICE f32 unit_factor(f32 squares) { return div(1.0f, sqrt_(add(squares, UNIT_EPS))); }
-DEVICE f32 query_scale() { return div(1.0f, sqrt_((f32)DK)); }
+DEVICE f32 quick_reciprocal(f32 x) {
+  f32 y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+#else
+DEVICE f32 quick_exp(f32 x) { return exp_(x); }
+DEVICE f32 quick_reciprocal(f32 x) { return div(1.0f, x); }
+#endif
+DEVICE f32 quick_silu(f32 x) { return mul(x, quick_reciprocal(add(1.0f, quick_exp(-x)))); }
+
+// e^(difference of log decays), at most one.
+DEVICE f32 decay_factor(i64 difference) { return quick_exp(mul((f32)difference, 1.0f / DECAY_ONE)); }
+
+// ---- Convolution and unit norm. taps f32 [4][CHANNELS], the last those of the current row.
+// A channel's values at the position and the three before it, oldest first.
+DEVICE f32 convolve(f32 a, f32 b, f32 c, f32 d, f32 wa, f32 wb, f32 wc, f32 wd) {
+  return quick_silu(fma_(d, wd, fma_(c, wc, fma_(b, wb, mul(a, wa)))));
+}
+// Four neighbours at once: values and taps of the positions in order.
+DEVICE f32x4 convolve(const f32x4 (&x)[4], const f32x4 (&w)[4]) {
+  return {convolve(x[0].x, x[1].x, x[2].x, x[3].x, w[0].x, w[1].x, w[2].x, w[3].x),
+          convolve(x[0].y, x[1].y, x[2].y, x[3].y, w[0].y, w[1].y, w[2].y, w[3].y),
+          convolve(x[0].z, x[1].z, x[2].z, x[3].z, w[0].z, w[1].z, w[2].z, w[3].z),
+          convolve(x[0].w, x[1].w, x[2].w, x[3].w, w[0].w, w[1].w, w[2].w, w[3].w)};
+}
+// A head of k or q in a warp, 4 lane .. 4 lane + 3 of it in a lane (beyond DK zeros), as unit vector in bf16.
+DEVICE u32x2 unit_vector(f32x4 y, bool query) {
+  f32 squares = warp_sum(fma_(y.w, y.w, fma_(y.z, y.z, fma_(y.y, y.y, mul(y.x, y.x)))));
+  f32 factor = div(1.0f, sqrt_(add(squares, UNIT_EPS))), scale = query ? div(1.0f, sqrt_((f32)DK)) : 1.0f;
+  return {pack_bf16(mul(mul(y.x, factor), scale), mul(mul(y.y, factor), scale)),
+          pack_bf16(mul(mul(y.z, factor), scale), mul(mul(y.w, factor), scale))};
+}
+// First channel of a head of k (q: `query`) and of v.
+DEVICE i32 key_channel(i32 key_head, bool query) { return (query ? 0 : HK * DK) + key_head * DK; }
+DEVICE i32 value_channel(i32 head) { return 2 * HK * DK + head * DV; }
 
 // ---- Output norm. Squares of a head's o: pairs of columns 2g, 2g + 1 of a 16-column tile by fma, pairs by a tree over g, tiles
-// in ascending order.
+// in ascending order. Its values are stored 32 by 32 (activation.h): where DV is no multiple of 32, for two heads at a time.
+#define OUTPUT_SPAN (DV % 32 ? 2 * DV : DV)
 DEVICE f32 pair_square(f32 even, f32 odd) { return fma_(odd, odd, mul(even, even)); }
 DEVICE f32 output_factor(f32 squares, f32 eps) { return div(1.0f, sqrt_(add(div(squares, (f32)DV), eps))); }
-// The output norm's values are stored 32 by 32 (activation.h): where DV is no multiple of 32, for two heads at a time.
-#define OUTPUT_SPAN (DV % 32 ? 2 * DV : DV)
-DEVICE f32 gated(f32 o, f32 factor, f32 weight, f32 z) { return mul(mul(mul(o, factor), weight), silu_(z)); }
+DEVICE f32 gated(f32 o, f32 factor, f32 weight, f32 z) { return mul(mul(mul(o, factor), weight), quick_silu(z)); }

@@ -5,7 +5,6 @@
 // the lane's start come from the ring, rows past its end are absent (zeros). Workspace per tile:
 //   heads  [tiles][HK] operands of the products with k, q and, for the fold, of k by columns (HEAD_BYTES)
 //   pairs  [tiles][HV] Pairs
-//   v      f32 [tiles][HV][DV / 16][4][2][32][4], in the order of the sums
 // and o, f32 [rows][HV DV].
 #include "deltanet.h"
 
@@ -37,13 +36,13 @@ DEVICE const f32* channel_at(const Rows& rows, i32 position, i32 c) {
   if (position >= rows.start) return rows.x + (i64)(position - rows.start) * rows.stride + c;
   return rows.window + (i64)(position % CONV_ROWS) * CHANNELS + c;
 }
-DEVICE f32 channel(const Rows& rows, i32 position, i32 c) {
-  const f32* at = channel_at(rows, position, c);
-  return at ? *at : 0.0f;
-}
 DEVICE f32x2 channel_pair(const Rows& rows, i32 position, i32 c) {
   const f32* at = channel_at(rows, position, c);
   return at ? *(const f32x2*)at : f32x2{0.0f, 0.0f};
+}
+DEVICE f32x4 channel_four(const Rows& rows, i32 position, i32 c) {
+  const f32* at = channel_at(rows, position, c);
+  return at ? *(const f32x4*)at : f32x4{0.0f, 0.0f, 0.0f, 0.0f};
 }
 
 struct Prepare {
@@ -53,78 +52,26 @@ struct Prepare {
 
 static_assert(sizeof(Prepare) <= SHARED_BYTES, "more shared memory than the launcher gives");
 
-// Unit keys and queries of the tile's rows into shared memory; a warp takes 8 rows in order.
-DEVICE void prepare_keys(Prepare& shared, const Rows& rows, const f32x4* taps, const u16* ring, i32 chunk, i32 end, i32 key_head) {
+// Unit keys and queries of the tile's rows into shared memory; a warp takes 8 rows.
+DEVICE void prepare_keys(Prepare& shared, const Rows& rows, const f32* taps, const u16* ring, i32 chunk, i32 end, i32 key_head) {
   i32 first = chunk + warp() * 8;
-  f32 before[2][KEY_PARTS][3];
-  f32x4 tap[2][KEY_PARTS];
-  UNROLL for (i32 which = 0; which < 2; which++)
-    UNROLL for (i32 part = 0; part < KEY_PARTS; part++) {
-      i32 c = part * WARP + lane(), column = (which ? 0 : HK * DK) + key_head * DK + c;
-      bool there = c < DK && first + 8 > rows.start && first < end;
-      UNROLL for (i32 i = 0; i < 3; i++) before[which][part][i] = there ? channel(rows, first - 3 + i, column) : 0.0f;
-      tap[which][part] = there ? taps[column] : f32x4{0.0f, 0.0f, 0.0f, 0.0f};
+  bool there = 4 * lane() < DK, any = first + 8 > rows.start && first < end;
+  UNROLL for (i32 which = 0; which < 2; which++) {
+    i32 c = key_channel(key_head, which) + 4 * lane();
+    f32x4 x[11], w[4];
+    UNROLL for (i32 i = 0; i < 11; i++) {
+      i32 position = first - 3 + i;
+      x[i] = {0.0f, 0.0f, 0.0f, 0.0f};
+      if (there && any && position >= rows.start - 3 && position < end) x[i] = channel_four(rows, position, c);
     }
-  for (i32 i = 0; i < 8; i++) {
-    i32 position = first + i, row = position - chunk;
-    if (position >= end || position < rows.start) {
-      UNROLL for (i32 part = 0; part < KEY_PARTS; part++) {
-        i32 c = part * WARP + lane();
-        if (c >= DK) continue;
-        shared.keys[0][row][c] = position < rows.start ? ring[(i64)ring_row(position) * DK + c] : (u16)0;
-        shared.keys[1][row][c] = 0;
-        if (position < rows.start && first + 8 > rows.start && first < end)
-          UNROLL for (i32 which = 0; which < 2; which++) {
-            f32 now = channel(rows, position, (which ? 0 : HK * DK) + key_head * DK + c);
-            before[which][part][0] = before[which][part][1], before[which][part][1] = before[which][part][2];
-            before[which][part][2] = now;
-          }
-      }
-      continue;
+    UNROLL for (i32 i = 0; i < 4; i++) w[i] = there && any ? *(const f32x4*)(taps + i * CHANNELS + c) : f32x4{0.0f, 0.0f, 0.0f, 0.0f};
+    UNROLL for (i32 i = 0; i < 8; i++) {
+      i32 position = first + i;
+      u32x2 unit = {0u, 0u};
+      if (position >= rows.start && position < end) unit = unit_vector(convolve({x[i], x[i + 1], x[i + 2], x[i + 3]}, w), which);
+      else if (!which && there && position < rows.start) unit = *(const u32x2*)(ring + (i64)ring_row(position) * DK + 4 * lane());
+      if (there) *(u32x2*)&shared.keys[which][position - chunk][4 * lane()] = unit;
     }
-    UNROLL for (i32 which = 0; which < 2; which++) {
-      f32 y[KEY_PARTS], squares = 0.0f;
-      UNROLL for (i32 part = 0; part < KEY_PARTS; part++) {
-        i32 c = part * WARP + lane();
-        y[part] = 0.0f;
-        if (c < DK) {
-          f32 now = channel(rows, position, (which ? 0 : HK * DK) + key_head * DK + c), (&old)[3] = before[which][part];
-          y[part] = convolve(old[0], old[1], old[2], now, tap[which][part]);
-          old[0] = old[1], old[1] = old[2], old[2] = now;
-        }
-        f32 sum = warp_sum(mul(y[part], y[part]));
-        squares = part ? add(squares, sum) : sum;
-      }
-      f32 factor = unit_factor(squares);
-      UNROLL for (i32 part = 0; part < KEY_PARTS; part++) {
-        i32 c = part * WARP + lane();
-        f32 unit = mul(y[part], factor);
-        if (c < DK) shared.keys[which][row][c] = f32_to_bf16(which ? mul(unit, query_scale()) : unit);
-      }
-    }
-  }
-}
-
-// v of the tile's rows for the key head's value heads: 16 columns and 16 rows a warp at a time.
-DEVICE void prepare_v(const Rows& rows, const f32x4* taps, f32x4* v, i32 chunk, i32 end, i32 key_head) {
-  i32 g = lane() / 4, t = lane() % 4;
-  for (i32 task = warp(); task < RATIO * TILES * BLOCKS; task += block_threads() / WARP) {
-    i32 block = task % BLOCKS, column = task / BLOCKS, head = key_head * RATIO + column / TILES, tile = column % TILES;
-    i32 c = 2 * HK * DK + head * DV + 16 * tile + 2 * g, first = chunk + 16 * block + 4 * t;
-    f32x2 at[7];
-    bool there = first + 4 > rows.start && first < end;
-    UNROLL for (i32 i = 0; i < 7; i++)
-      at[i] = there && first + i - 3 < end ? channel_pair(rows, first + i - 3, c) : f32x2{0.0f, 0.0f};
-    f32x4 even = taps[c], odd = taps[c + 1];
-    f32 y[2][4];
-    UNROLL for (i32 i = 0; i < 4; i++) {
-      bool is_new = first + i >= rows.start && first + i < end;
-      y[0][i] = is_new ? convolve(at[i].x, at[i + 1].x, at[i + 2].x, at[i + 3].x, even) : 0.0f;
-      y[1][i] = is_new ? convolve(at[i].y, at[i + 1].y, at[i + 2].y, at[i + 3].y, odd) : 0.0f;
-    }
-    f32x4* to = v + (((i64)head * TILES + tile) * BLOCKS + block) * 2 * WARP + lane();
-    to[0] = {y[0][0], y[0][1], y[1][0], y[1][1]};
-    to[WARP] = {y[0][2], y[0][3], y[1][2], y[1][3]};
   }
 }
 
@@ -168,38 +115,38 @@ DEVICE u32x2 key_words(const Prepare& shared, i32 which, i32 row, i32 step, i32 
   return *(const u32x2*)&shared.keys[which][row][key_place(step, t)];
 }
 
-// W (which = 0) or P (1) of one 16-row block with the blocks before it and itself.
-DEVICE void prepare_pairs(const Prepare& shared, Pairs* pairs, i32 key_head, i32 which, i32 later) {
+// W and P of the rows of one 16-row block with those of another before it, or of itself.
+DEVICE void prepare_pair(const Prepare& shared, Pairs* pairs, i32 key_head, i32 later, i32 earlier) {
   i32 g = lane() / 4, t = lane() % 4;
-  u32 rows[STEPS][4];
+  f32 c[2][2][4] = {};   // k, q; rows 4t + 2 half + e of the earlier block
   UNROLL for (i32 step = 0; step < STEPS; step++) {
-    u32x2 upper = key_words(shared, which, 16 * later + row_place(g, 0), step, t);
-    u32x2 lower = key_words(shared, which, 16 * later + row_place(g, 1), step, t);
-    rows[step][0] = upper.x, rows[step][1] = lower.x, rows[step][2] = upper.y, rows[step][3] = lower.y;
+    u32x2 k[2] = {key_words(shared, 0, 16 * earlier + row_place(g, 0), step, t), key_words(shared, 0, 16 * earlier + row_place(g, 1), step, t)};
+    UNROLL for (i32 which = 0; which < 2; which++) {
+      u32x2 upper = key_words(shared, which, 16 * later + row_place(g, 0), step, t);
+      u32x2 lower = key_words(shared, which, 16 * later + row_place(g, 1), step, t);
+      u32 rows[4] = {upper.x, lower.x, upper.y, lower.y};
+      UNROLL for (i32 half = 0; half < 2; half++) product(c[which][half], rows, k[half].x, k[half].y);
+    }
   }
-  for (i32 earlier = 0; earlier <= later; earlier++) {
-    f32 c[2][4] = {};
-    UNROLL for (i32 step = 0; step < STEPS; step++)
-      UNROLL for (i32 half = 0; half < 2; half++) {
-        u32x2 k = key_words(shared, 0, 16 * earlier + row_place(g, half), step, t);
-        product(c[half], rows[step], k.x, k.y);
+  for (i32 r = 0; r < RATIO; r++) {
+    Pairs& to = pairs[key_head * RATIO + r];
+    UNROLL for (i32 half = 0; half < 2; half++) {
+      i32 i = 16 * later + row_place(g, half);
+      f32 w[2][4];
+      UNROLL for (i32 e = 0; e < 4; e++) {
+        i32 j = 16 * earlier + 4 * t + e;
+        f32 factor = decay_factor(j < i ? shared.decays[r][i] - shared.decays[r][j] : 0);
+        w[0][e] = j < i ? mul(c[0][e / 2][2 * half + e % 2], factor) : 0.0f;
+        w[1][e] = j <= i ? mul(c[1][e / 2][2 * half + e % 2], factor) : 0.0f;
       }
-    for (i32 r = 0; r < RATIO; r++) {
-      Pairs& to = pairs[key_head * RATIO + r];
-      UNROLL for (i32 half = 0; half < 2; half++) {
-        i32 i = 16 * later + row_place(g, half);
-        f32 w[4];
-        UNROLL for (i32 e = 0; e < 4; e++) {
-          i32 j = 16 * earlier + 4 * t + e;
-          w[e] = j < i + which ? mul(c[e / 2][2 * half + e % 2], decay_factor(shared.decays[r][i] - shared.decays[r][j])) : 0.0f;
-        }
+      UNROLL for (i32 which = 0; which < 2; which++) {
         if (which == 0 && earlier == later) {
-          *(f32x4*)&to.inside[later][i % 16][4 * t] = {w[0], w[1], w[2], w[3]};
+          *(f32x4*)&to.inside[later][i % 16][4 * t] = {w[0][0], w[0][1], w[0][2], w[0][3]};
           continue;
         }
         u32x2 high, low;
-        split_bf16(w[0], w[1], high.x, low.x);
-        split_bf16(w[2], w[3], high.y, low.y);
+        split_bf16(w[which][0], w[which][1], high.x, low.x);
+        split_bf16(w[which][2], w[which][3], high.y, low.y);
         u32x2 (*at)[WARP] = which ? to.p[later * (later + 1) / 2 + earlier][half] : to.w[later * (later - 1) / 2 + earlier][half];
         at[0][lane()] = high, at[1][lane()] = low;
       }
@@ -209,12 +156,10 @@ DEVICE void prepare_pairs(const Prepare& shared, Pairs* pairs, i32 key_head, i32
 
 // The rows of `x`, `gates` and the constants as in deltanet_step. Grid (HK, tiles), 256 threads, shared memory SHARED_BYTES.
 LUCE_KERNEL_RESIDENT(deltanet_prepare, 256, 2)(
-    const Pass* pass, const Lane* lanes, const f32* x, i32 x_stride, const f32* gates, i32 gates_stride, const f32x4* taps,
-    const f32* neg_exp_a, const f32* dt_bias, const u16* k_state, const i64* g_state, const f32* conv_state, u8* heads, u8* pairs_at,
-    f32x4* v) {
+    const Pass* pass, const Lane* lanes, const f32* x, i32 x_stride, const f32* gates, i32 gates_stride, const f32* taps,
+    const f32* neg_exp_a, const f32* dt_bias, const u16* k_state, const i64* g_state, const f32* conv_state, u8* heads, u8* pairs_at) {
   i32 key_head = block_x(), tile = block_y(), in_lane = tile, index = 0;
   pdl_launch();
-  pdl_wait();
   for (; index < pass->lanes; index++) {
     i32 count = lane_tiles(lanes[index]);
     if (in_lane < count) break;
@@ -227,18 +172,20 @@ LUCE_KERNEL_RESIDENT(deltanet_prepare, 256, 2)(
   Rows rows = {x + (i64)here.row * x_stride, conv_state + (i64)slot * CONV_ROWS * CHANNELS, x_stride, here.start};
   Pairs* pairs = (Pairs*)pairs_at + (i64)tile * HV;
   bool folded = here.start - chunk >= CHUNK_ROWS;   // all rows are in the ring: only to be folded
+  pdl_wait();
 
-  prepare_keys(shared, rows, taps, key_ring((u16*)k_state, slot, key_head), chunk, end, key_head);
   for (i32 r = warp(); r < RATIO; r += block_threads() / WARP) {
     i32 head = key_head * RATIO + r;
     prepare_gates(pairs[head], shared.decays[r], decay_ring((i64*)g_state, slot, head), gates + (i64)here.row * gates_stride, gates_stride,
                   chunk, here.start, end, head, neg_exp_a[head], dt_bias[head]);
   }
+  prepare_keys(shared, rows, taps, key_ring((u16*)k_state, slot, key_head), chunk, end, key_head);
   sync_block();
-  if (!folded) {
-    prepare_pairs(shared, pairs, key_head, warp() % 2, warp() / 2);
-    prepare_v(rows, taps, v + (i64)tile * HV * TILES * BLOCKS * 2 * WARP, chunk, end, key_head);
-  }
+  if (!folded)
+    for (i32 pair = warp(); pair < 10; pair += block_threads() / WARP) {
+      i32 later = pair < 1 ? 0 : pair < 3 ? 1 : pair < 6 ? 2 : 3;
+      prepare_pair(shared, pairs, key_head, later, pair - later * (later + 1) / 2);
+    }
   u32x2* to = (u32x2*)(heads + ((i64)tile * HK + key_head) * HEAD_BYTES);
   for (i32 i = warp(); i < 2 * BLOCKS * 2 * STEPS; i += block_threads() / WARP) {   // k, then q: [block][half][step]
     i32 which = i / (BLOCKS * 2 * STEPS), block = i / (2 * STEPS) % BLOCKS, half = i / STEPS % 2, step = i % STEPS;
@@ -254,25 +201,57 @@ LUCE_KERNEL_RESIDENT(deltanet_prepare, 256, 2)(
 LUCE_EXPORT(deltanet_prepare)
 
 // STAGES: copies of a tile's operands in shared memory, 2 (the next one comes in while one is worked on), 1, or 0: all from
-// device memory, where shared memory is too small for one.
-#ifndef STAGES
-#error "define STAGES"
+// device memory, where shared memory is too small for one. PART_TILES: 16-column tiles of a block, two warps each.
+#if !defined(STAGES) || !defined(PART_TILES)
+#error "define STAGES, PART_TILES"
 #endif
-#define PART_TILES (TILES % 4 == 0 ? 4 : TILES % 2 == 0 ? 2 : 1)   // warps of a block
 #define PARTS (TILES / PART_TILES)
 
 struct Heads { u32x2 k[BLOCKS][2][STEPS][WARP], q[BLOCKS][2][STEPS][WARP], columns[STEPS][2][BLOCKS][WARP]; };
-struct Values { f32x4 v[PART_TILES][BLOCKS][2][WARP]; };
 struct Stage {
   Heads heads;
   Pairs pairs;
-  Values values;
 };
-
-static_assert(STAGES * sizeof(Stage) <= SCAN_BYTES, "more shared memory than the launcher gives");
+struct Shuttle {   // of a tile, between its warps
+  f32x4 v[2][BLOCKS][2][WARP];    // of this chunk and the next
+  u32x4 s[STEPS][2][WARP];        // S as operand: high, low
+  u32x4 u[BLOCKS][2][WARP];
+};
+static_assert(STAGES * sizeof(Stage) + PART_TILES * sizeof(Shuttle) <= SCAN_BYTES, "more shared memory than the launcher gives");
 
 DEVICE void copy_stage(void* to, const void* from, i32 bytes) {
   for (i32 at = 16 * thread(); at < bytes; at += 16 * block_threads()) cp_async16((u8*)to + at, (const u8*)from + at);
+}
+DEVICE void put_operand(u32x4 (&at)[2][WARP], const Operand& o) {
+  at[0][lane()] = {o.high[0], o.high[1], o.high[2], o.high[3]};
+  at[1][lane()] = {o.low[0], o.low[1], o.low[2], o.low[3]};
+}
+DEVICE Operand get_operand(const u32x4 (&at)[2][WARP]) {
+  u32x4 high = at[0][lane()], low = at[1][lane()];
+  return {{high.x, high.y, high.z, high.w}, {low.x, low.y, low.z, low.w}};
+}
+
+// Columns of v of a chunk's rows; rows that are not new are zeros.
+DEVICE void convolve_values(f32x4 (&to)[BLOCKS][2][WARP], const Rows& rows, const f32* taps, i32 chunk, i32 end, i32 first_channel) {
+  i32 g = lane() / 4, t = lane() % 4, c = first_channel + 2 * g;
+  f32x2 w[4];
+  UNROLL for (i32 i = 0; i < 4; i++) w[i] = *(const f32x2*)(taps + i * CHANNELS + c);
+  UNROLL for (i32 block = 0; block < BLOCKS; block++) {
+    i32 first = chunk + 16 * block + 4 * t;
+    f32x2 x[7];
+    UNROLL for (i32 i = 0; i < 7; i++) {
+      i32 position = first + i - 3;
+      x[i] = position >= rows.start - 3 && position < end ? channel_pair(rows, position, c) : f32x2{0.0f, 0.0f};
+    }
+    f32 y[4][2];
+    UNROLL for (i32 i = 0; i < 4; i++) {
+      bool is_new = first + i >= rows.start && first + i < end;
+      y[i][0] = is_new ? convolve(x[i].x, x[i + 1].x, x[i + 2].x, x[i + 3].x, w[0].x, w[1].x, w[2].x, w[3].x) : 0.0f;
+      y[i][1] = is_new ? convolve(x[i].y, x[i + 1].y, x[i + 2].y, x[i + 3].y, w[0].y, w[1].y, w[2].y, w[3].y) : 0.0f;
+    }
+    to[block][0][lane()] = {y[0][0], y[1][0], y[0][1], y[1][1]};
+    to[block][1][lane()] = {y[2][0], y[3][0], y[2][1], y[3][1]};
+  }
 }
 
 // u of a block out of x: rows one by one. x holds what is left of x after earlier blocks and becomes u; rows before `old` are given
@@ -306,39 +285,53 @@ DEVICE void substitute(Fragment& x, const Fragment& ring, const f32 (&inside)[16
   }
 }
 
-// Grid (HV PARTS, lanes), 32 PART_TILES threads, shared memory SCAN_BYTES. A lane of no rows is one that is only
-// to be folded up to its base_after.
-LUCE_KERNEL_RESIDENT(deltanet_scan, 32 * PART_TILES, 1)(
-    const Pass* pass, const Lane* lanes, const u8* heads, const u8* pairs_at, const f32x4* v, f32* s_state, u16* k_state, f32* u_state,
-    i64* g_state, f32* o) {
+// S^T times the chunk's keys or queries, a block's two halves beside each other.
+DEVICE void multiply_state(f32 (&c)[2 * BLOCKS][4], const u32x4 (&s)[STEPS][2][WARP], const u32x2 (&k)[BLOCKS][2][STEPS][WARP]) {
+  UNROLL for (i32 step = 0; step < STEPS; step++) {
+    u32x2 b[2 * BLOCKS];
+    UNROLL for (i32 i = 0; i < 2 * BLOCKS; i++) b[i] = k[i / 2][i % 2][step][lane()];
+    far_products(c, get_operand(s[step]), b);
+  }
+}
+
+// Grid (HV PARTS, lanes), 64 PART_TILES threads, shared memory SCAN_BYTES. Two warps for each 16 columns of v: one goes from chunk to
+// chunk with the state, the other makes v of the next chunk and o of this one. A lane of no rows is one that is only to be folded up
+// to its base_after.
+LUCE_KERNEL_RESIDENT(deltanet_scan, 64 * PART_TILES, 1)(
+    const Pass* pass, const Lane* lanes, const f32* x, i32 x_stride, const f32* taps, const f32* conv_state, const u8* heads,
+    const u8* pairs_at, f32* s_state, u16* k_state, f32* u_state, i64* g_state, f32* o) {
   i32 head = block_x() / PARTS, part = block_x() % PARTS, key_head = head / RATIO, g = lane() / 4, t = lane() % 4;
   pdl_launch();
   if (block_y() >= pass->lanes) return;
   i32 tile = 0;
   for (i32 i = 0; i < block_y(); i++) tile += lane_tiles(lanes[i]);
   const Lane here = lanes[block_y()];
-  i32 slot = here.slot, start = here.start, end = lane_end(here), column = part * PART_TILES + warp();
-  bool owner = part == 0 && head % RATIO == 0;
+  i32 slot = here.slot, start = here.start, end = lane_end(here), column = part * PART_TILES + warp() % PART_TILES;
+  bool owner = part == 0 && head % RATIO == 0, leads = warp() < PART_TILES;
+  Rows all = {x + (i64)here.row * x_stride, conv_state + (i64)slot * CONV_ROWS * CHANNELS, x_stride, start};
+  i32 channel = value_channel(head) + 16 * column;
+  Shuttle& mine = ((Shuttle*)(shared_memory() + STAGES * sizeof(Stage)))[warp() % PART_TILES];
   f32x4* state = state_at(s_state, slot, head, column);
   f32* ring = u_ring(u_state, slot, head) + 16 * column;
   Fragment s[STEPS];
-  load_state(s, state, here.base == 0);
+  if (leads) {
+    load_state(s, state, here.base == 0);
+    UNROLL for (i32 step = 0; step < STEPS; step++) put_operand(mine.s[step], operand(s[step]));
+  }
   pdl_wait();
-
   auto heads_of = [&](i32 at) { return (const Heads*)(heads + ((i64)(tile + at) * HK + key_head) * HEAD_BYTES); };
   auto pairs_of = [&](i32 at) { return (const Pairs*)pairs_at + (i64)(tile + at) * HV + head; };
-  auto values_of = [&](i32 at) { return (const Values*)(v + ((i64)(tile + at) * HV + head) * TILES * BLOCKS * 2 * WARP) + part; };
 #if STAGES
   Stage* stages = (Stage*)shared_memory();
   auto fetch = [&](i32 at) {
     Stage& to = stages[at % STAGES];
     copy_stage(&to.heads, heads_of(at), sizeof(Heads));
     copy_stage(&to.pairs, pairs_of(at), sizeof(Pairs));
-    copy_stage(&to.values, values_of(at), sizeof(Values));
     cp_async_commit();
   };
   fetch(0);
 #endif
+  if (!leads) convolve_values(mine.v[0], all, taps, here.base, end, channel);
   NO_UNROLL for (i32 chunk = here.base, at = 0; chunk < end || chunk < here.base_after; chunk += CHUNK_ROWS, at++) {
 #if STAGES
     if (STAGES == 1 && at) {
@@ -350,77 +343,87 @@ LUCE_KERNEL_RESIDENT(deltanet_scan, 32 * PART_TILES, 1)(
     if (STAGES == 2 && chunk + CHUNK_ROWS < end) fetch(at + 1);
     const Heads& keys = stages[at % STAGES].heads;
     const Pairs& pairs = stages[at % STAGES].pairs;
-    const Values& values_now = stages[at % STAGES].values;
 #else
+    sync_block();
     const Heads& keys = *heads_of(at);
     const Pairs& pairs = *pairs_of(at);
-    const Values& values_now = *values_of(at);
 #endif
     bool last = chunk + CHUNK_ROWS >= end, keep = chunk >= here.base_after;
     i32 old = max_(start - chunk, 0);
+    if (!leads) {
+      f32 q[2 * BLOCKS][4] = {}, sums[2 * BLOCKS][4] = {};
+      if (old < CHUNK_ROWS) multiply_state(q, mine.s, keys.q);
+      if (!last) convolve_values(mine.v[(at + 1) % 2], all, taps, chunk + CHUNK_ROWS, end, channel);
+      if (keep) {   // keys and decays: prepare has read what they replace
+        if (part == 0)
+          for (i32 i = thread() - 32 * PART_TILES; i < CHUNK_ROWS; i += 32 * PART_TILES)
+            if (chunk + i >= start && chunk + i < end) decay_ring(g_state, slot, head)[ring_row(chunk + i)] = pairs.decay[i];
+        if (owner)
+          for (i32 i = warp() - PART_TILES; i < BLOCKS * 2 * STEPS; i += PART_TILES) {
+            i32 position = chunk + 16 * (i / (2 * STEPS)) + row_place(g, i / STEPS % 2);
+            if (position >= start && position < end)
+              *(u32x2*)(key_ring(k_state, slot, key_head) + (i64)ring_row(position) * DK + key_place(i % STEPS, t)) =
+                  (&keys.k[0][0][0])[i][lane()];
+          }
+      }
+      sync_block();   // u is there
+      if (old >= CHUNK_ROWS) continue;
+      UNROLL for (i32 earlier = 0; earlier < BLOCKS; earlier++) {
+        Operand u = get_operand(mine.u[earlier]);
+        UNROLL for (i32 later = earlier; later < BLOCKS; later++) {
+          const u32x2 (&p)[2][2][WARP] = pairs.p[later * (later + 1) / 2 + earlier];
+          u32x2 high[2] = {p[0][0][lane()], p[1][0][lane()]}, low[2] = {p[0][1][lane()], p[1][1][lane()]};
+          near_products(*(f32(*)[2][4])&sums[2 * later], u, high, low);
+        }
+      }
+      UNROLL for (i32 i = 0; i < 2 * BLOCKS; i++)
+        UNROLL for (i32 e = 0; e < 2; e++) {
+          i32 row = 16 * (i / 2) + 4 * t + 2 * (i % 2) + e, position = chunk + row;
+          if (position < start || position >= end) continue;
+          f32 gain = pairs.gain[row];
+          *(f32x2*)(o + (i64)(here.row + position - start) * (HV * DV) + head * DV + 16 * column + 2 * g) =
+              {fma_(gain, q[i][e], sums[i][e]), fma_(gain, q[i][2 + e], sums[i][2 + e])};
+        }
+      continue;
+    }
+
     Fragment rows[BLOCKS];
     if (old >= CHUNK_ROWS) {
       UNROLL for (i32 block = 0; block < BLOCKS; block++)
         load_u(rows[block], ring + (i64)(ring_row(chunk) + 16 * block) * DV, 16);
     } else {
-      f32 k[BLOCKS][2][4] = {}, q[BLOCKS][2][4] = {};
-      UNROLL for (i32 step = 0; step < STEPS; step++) {
-        Operand part_s = operand(s[step]);
-        UNROLL for (i32 block = 0; block < BLOCKS; block++)
-          UNROLL for (i32 half = 0; half < 2; half++) {
-            u32x2 b = keys.k[block][half][step][lane()];
-            far_product(k[block][half], part_s, b.x, b.y);
-            b = keys.q[block][half][step][lane()];
-            far_product(q[block][half], part_s, b.x, b.y);
-          }
-      }
-      Operand u[BLOCKS];
+      f32 k[2 * BLOCKS][4] = {}, sums[2 * BLOCKS][4] = {};
+      multiply_state(k, mine.s, keys.k);
       UNROLL for (i32 block = 0; block < BLOCKS; block++) {
         Fragment& f = rows[block];
         Fragment from_ring = {};
         if (old > 16 * block) load_u(from_ring, ring + (i64)(ring_row(chunk) + 16 * block) * DV, old - 16 * block);
-        f32 gain[4];
-        UNROLL for (i32 e = 0; e < 4; e++) gain[e] = pairs.gain[16 * block + 4 * t + e];
         UNROLL for (i32 half = 0; half < 2; half++) {
-          f32x4 mine = values_now.v[warp()][block][half][lane()];
-          f32 sums[4] = {}, values[4] = {mine.x, mine.y, mine.z, mine.w};
-          UNROLL for (i32 earlier = 0; earlier < block; earlier++) {
-            const u32x2 (&w)[2][WARP] = pairs.w[block * (block - 1) / 2 + earlier][half];
-            near_product(sums, u[earlier], w[0][lane()], w[1][lane()]);
+          f32x4 v = mine.v[at % 2][block][half][lane()];
+          f32 values[4] = {v.x, v.y, v.z, v.w};
+          UNROLL for (i32 i = 0; i < 4; i++) {
+            f32 gain = pairs.gain[16 * block + 4 * t + 2 * half + i % 2];
+            f[half][i] = sub(fma_(-gain, k[2 * block + half][i], values[i]), sums[2 * block + half][i]);
           }
-          UNROLL for (i32 i = 0; i < 4; i++)
-            f[half][i] = sub(fma_(-gain[2 * half + i % 2], k[block][half][i], values[i]), sums[i]);
         }
         substitute(f, from_ring, pairs.inside[block], &pairs.beta[16 * block], old - 16 * block);
-        u[block] = operand(f);
-        UNROLL for (i32 half = 0; half < 2; half++) {
-          f32 sums[4] = {};
-          UNROLL for (i32 earlier = 0; earlier <= block; earlier++) {
-            const u32x2 (&p)[2][WARP] = pairs.p[block * (block + 1) / 2 + earlier][half];
-            near_product(sums, u[earlier], p[0][lane()], p[1][lane()]);
-          }
-          UNROLL for (i32 e = 0; e < 2; e++) {
-            i32 position = chunk + 16 * block + 4 * t + 2 * half + e;
-            if (position < start || position >= end) continue;
-            f32 out[2] = {fma_(gain[2 * half + e], q[block][half][e], sums[e]), fma_(gain[2 * half + e], q[block][half][2 + e], sums[2 + e])};
-            *(f32x2*)(o + (i64)(here.row + position - start) * (HV * DV) + head * DV + 16 * column + 2 * g) = {out[0], out[1]};
-            if (keep) *(f32x2*)(ring + (i64)ring_row(position) * DV + 2 * g) = {f[half][e], f[half][2 + e]};
-          }
+        Operand u = operand(f);
+        put_operand(mine.u[block], u);
+        UNROLL for (i32 later = block + 1; later < BLOCKS; later++) {
+          const u32x2 (&w)[2][2][WARP] = pairs.w[later * (later - 1) / 2 + block];
+          u32x2 high[2] = {w[0][0][lane()], w[1][0][lane()]}, low[2] = {w[0][1][lane()], w[1][1][lane()]};
+          near_products(*(f32(*)[2][4])&sums[2 * later], u, high, low);
         }
       }
     }
-    if (keep) {   // keys and decays: prepare has read what they replace
-      if (part == 0)
-        for (i32 i = thread(); i < CHUNK_ROWS; i += block_threads())
-          if (chunk + i >= start && chunk + i < end) decay_ring(g_state, slot, head)[ring_row(chunk + i)] = pairs.decay[i];
-      if (owner)
-        for (i32 i = warp(); i < BLOCKS * 2 * STEPS; i += PART_TILES) {
-          i32 position = chunk + 16 * (i / (2 * STEPS)) + row_place(g, i / STEPS % 2);
+    sync_block();   // u is there; the other warp is done with S
+    if (keep && old < CHUNK_ROWS)
+      UNROLL for (i32 i = 0; i < 2 * BLOCKS; i++)
+        UNROLL for (i32 e = 0; e < 2; e++) {
+          i32 position = chunk + 16 * (i / 2) + 4 * t + 2 * (i % 2) + e;
           if (position >= start && position < end)
-            *(u32x2*)(key_ring(k_state, slot, key_head) + (i64)ring_row(position) * DK + key_place(i % STEPS, t)) =
-                (&keys.k[0][0][0])[i][lane()];
+            *(f32x2*)(ring + (i64)ring_row(position) * DV + 2 * g) = {rows[i / 2][i % 2][e], rows[i / 2][i % 2][2 + e]};
         }
-    }
     if (!last || chunk < here.base_after) {
       Operand u[BLOCKS];
       UNROLL for (i32 block = 0; block < BLOCKS; block++) {
@@ -431,7 +434,9 @@ LUCE_KERNEL_RESIDENT(deltanet_scan, 32 * PART_TILES, 1)(
         }
         u[block] = operand(rows[block]);
       }
-      fold(s, u, pairs.gain[CHUNK_ROWS - 1], [&](i32 step, i32 half, i32 block) { return keys.columns[step][half][block][lane()]; });
+      fold<STEPS % 4 ? 1 : 4>(s, u, pairs.gain[CHUNK_ROWS - 1],
+                              [&](i32 step, i32 half, i32 block) { return keys.columns[step][half][block][lane()]; });
+      UNROLL for (i32 step = 0; step < STEPS; step++) put_operand(mine.s[step], operand(s[step]));
       if (chunk + CHUNK_ROWS == here.base_after) store_state(state, s);
     }
   }
@@ -439,50 +444,66 @@ LUCE_KERNEL_RESIDENT(deltanet_scan, 32 * PART_TILES, 1)(
 LUCE_EXPORT(deltanet_scan)
 
 // out[row] = gated norm of o with z (columns CHANNELS on of x); and the rows before the convolution that a later lane may read go
-// into the slot's window. Grid (ceil(out_depth / OUTPUT_SPAN / 8), rows), 256 threads: a warp for each OUTPUT_SPAN values.
-LUCE_KERNEL(deltanet_finish, 256)(const Pass* pass, const Row* rows, const Lane* lanes, const f32* x, i32 x_stride, const f32* o,
-                                  const f32* norm, f32 eps, f32* conv_state, u16* out, i32 out_rows, i32 out_tile, i32 out_depth) {
-  i32 span = block_x() * (block_threads() / WARP) + warp(), row = block_y();
+// into the slot's window. Grid (rows), 256 threads: a warp for each OUTPUT_SPAN values.
+#define FINISH_WARPS 8
+LUCE_KERNEL(deltanet_finish, 32 * FINISH_WARPS)(
+    const Pass* pass, const Row* rows, const Lane* lanes, const f32* x, i32 x_stride, const f32* o, const f32* norm, f32 eps,
+    f32* conv_state, u16* out, i32 out_rows, i32 out_tile, i32 out_depth) {
+  constexpr i32 rounds = (OUTPUT_SPAN / 4 + WARP - 1) / WARP, heads = OUTPUT_SPAN / DV;
+  constexpr i32 together = (HV * DV / OUTPUT_SPAN + FINISH_WARPS - 1) / FINISH_WARPS < 3 ? 1 : 3;   // spans whose loads are under way at once
+  i32 row = block_x(), spans = ceil_div(out_depth, OUTPUT_SPAN);
   pdl_launch();
+  bool there = row < pass->rows;
   pdl_wait();
-  if (row >= pass->rows) return;
+  if (!there) return;
   const f32* mine = x + (i64)row * x_stride;
+  Activations to = {out, out_rows, out_tile, out_depth};
+  for (i32 span = warp(); span < spans; span += FINISH_WARPS * together) {
+    f32x4 values[together][rounds], z[together][rounds];
+    UNROLL for (i32 n = 0; n < together; n++)
+      UNROLL for (i32 i = 0; i < rounds; i++) {
+        i32 at = 4 * (i * WARP + lane()), column = (span + n * FINISH_WARPS) * OUTPUT_SPAN + at;
+        values[n][i] = z[n][i] = {0.0f, 0.0f, 0.0f, 0.0f};
+        if (at < OUTPUT_SPAN && column < HV * DV) {
+          values[n][i] = *(const f32x4*)(o + (i64)row * (HV * DV) + column);
+          z[n][i] = *(const f32x4*)(mine + CHANNELS + column);
+        }
+      }
+    UNROLL for (i32 n = 0; n < together; n++) {
+      i32 first = (span + n * FINISH_WARPS) * OUTPUT_SPAN;
+      if (first >= out_depth) break;
+      f32 sums[rounds];
+      UNROLL for (i32 i = 0; i < rounds; i++) {
+        f32x4 v = values[n][i];
+        sums[i] = add(pair_square(v.x, v.y), pair_square(v.z, v.w));
+        UNROLL for (i32 mask = 1; mask < 4; mask *= 2) sums[i] = add(sums[i], shfl_xor(sums[i], mask));
+      }
+      f32 factors[heads];
+      UNROLL for (i32 head = 0; head < heads; head++) {
+        UNROLL for (i32 tile = head * TILES; tile < head * TILES + TILES; tile++) {
+          f32 sum = shfl(sums[tile / 8], tile % 8 * 4);
+          factors[head] = tile == head * TILES ? sum : add(factors[head], sum);
+        }
+        factors[head] = output_factor(factors[head], eps);
+      }
+      UNROLL for (i32 i = 0; i < rounds; i++) {
+        i32 at = 4 * (i * WARP + lane()), column = first + at;
+        f32x4 v = values[n][i], gate = z[n][i];
+        f32 y[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+        if (at < OUTPUT_SPAN && column < HV * DV) {
+          f32 factor = heads == 1 || at < DV ? factors[0] : factors[heads - 1];
+          f32x4 w = *(const f32x4*)(norm + column % DV);
+          y[0] = gated(v.x, factor, w.x, gate.x), y[1] = gated(v.y, factor, w.y, gate.y);
+          y[2] = gated(v.z, factor, w.z, gate.z), y[3] = gated(v.w, factor, w.w, gate.w);
+        }
+        store_activations<4>(to, row, column, y, at < OUTPUT_SPAN && column < out_depth);
+      }
+    }
+  }
   const Lane here = lanes[rows[row].lane];
   i32 position = here.start + row - here.row;
-  if (position >= lane_end(here) - CHUNK_ROWS - 3) {
-    f32* window = conv_state + ((i64)here.slot * CONV_ROWS + position % CONV_ROWS) * CHANNELS;
-    for (i32 c = block_x() * block_threads() + thread(); c < CHANNELS; c += grid_x() * block_threads()) window[c] = mine[c];
-  }
-  constexpr i32 rounds = (OUTPUT_SPAN / 2 + WARP - 1) / WARP, heads = OUTPUT_SPAN / DV;
-  i32 first = span * OUTPUT_SPAN;   // column
-  f32x2 values[rounds];
-  f32 sums[rounds];
-  UNROLL for (i32 i = 0; i < rounds; i++) {
-    i32 at = 2 * (i * WARP + lane());
-    values[i] = {0.0f, 0.0f};
-    if (at < OUTPUT_SPAN && first + at < HV * DV) values[i] = *(const f32x2*)(o + (i64)row * (HV * DV) + first + at);
-    sums[i] = pair_square(values[i].x, values[i].y);
-    UNROLL for (i32 mask = 1; mask < 8; mask *= 2) sums[i] = add(sums[i], shfl_xor(sums[i], mask));
-  }
-  f32 factors[heads];
-  UNROLL for (i32 head = 0; head < heads; head++) {
-    f32 total = 0.0f;
-    UNROLL for (i32 tile = head * TILES; tile < head * TILES + TILES; tile++) {
-      f32 sum = shfl(sums[tile / 4], tile % 4 * 8);
-      total = tile == head * TILES ? sum : add(total, sum);
-    }
-    factors[head] = output_factor(total, eps);
-  }
-  Activations to = {out, out_rows, out_tile, out_depth};
-  UNROLL for (i32 i = 0; i < rounds; i++) {
-    i32 at = 2 * (i * WARP + lane()), column = first + at;
-    f32 y[2] = {0.0f, 0.0f};
-    if (at < OUTPUT_SPAN && column < HV * DV) {
-      f32 factor = heads == 1 || at < DV ? factors[0] : factors[heads - 1];
-      f32x2 z = *(const f32x2*)(mine + CHANNELS + column);
-      y[0] = gated(values[i].x, factor, norm[column % DV], z.x), y[1] = gated(values[i].y, factor, norm[column % DV + 1], z.y);
-    }
-    store_activations<2>(to, row, column, y, at < OUTPUT_SPAN && column < out_depth);
-  }
+  if (position < lane_end(here) - CHUNK_ROWS - 3) return;
+  f32* window = conv_state + ((i64)here.slot * CONV_ROWS + position % CONV_ROWS) * CHANNELS;
+  for (i32 c = 4 * thread(); c < CHANNELS; c += 4 * block_threads()) *(f32x4*)(window + c) = *(const f32x4*)(mine + c);
 }
 LUCE_EXPORT(deltanet_finish)

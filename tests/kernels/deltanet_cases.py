@@ -60,10 +60,10 @@ def small_weights(config: TextConfig, seed: int = 0) -> DeltaNetWeights:
 
 
 def inputs(config: TextConfig, rows: int, seed: int) -> F32:
-    """Rows [rows, q | k | v | z | b | a]. Keys resemble each other, so that corrections matter."""
+    """Rows [rows, q | k | v | z | b | a | padding]. Keys resemble each other, so that corrections matter."""
     rng = np.random.default_rng(seed)
     width = config.conv_channels + config.value_heads * (config.value_dim + 2)
-    x = rng.standard_normal((rows, width))
+    x = rng.standard_normal((rows, -(-width // 16) * 16))
     keys = slice(0, 2 * config.key_heads * config.key_dim)
     x[:, keys] += np.random.default_rng(99).standard_normal(x[:, keys].shape[1])
     return x.astype(np.float32)
@@ -86,7 +86,7 @@ def recurrence(config: TextConfig, w: DeltaNetWeights, x: F32) -> F64:
     q = unit(y[:, : hk * dk], dk**-0.5)
     k = unit(y[:, hk * dk : 2 * hk * dk], 1.0)
     v = y[:, 2 * hk * dk :].reshape(t, hv, dv)
-    z, b, a = np.split(wide[:, channels:], [hv * dv, hv * dv + hv], axis=1)
+    z, b, a = np.split(wide[:, channels : channels + hv * (dv + 2)], [hv * dv, hv * dv + hv], axis=1)
     beta = 1 / (1 + np.exp(-b))
     decay = np.exp(w.neg_exp_a.astype(np.float64) * np.logaddexp(0, a + w.dt_bias.astype(np.float64)))
     out = np.empty((t, hv, dv))

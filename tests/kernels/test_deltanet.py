@@ -129,7 +129,8 @@ def test_strong_decay_keeps_what_it_must(device: Device) -> None:
     weights = small_weights(config)
     weights.neg_exp_a[:] = [-400.0, -0.01]
     x = inputs(config, 130, 8)
-    x[:, -2:] = np.where(
+    a = config.conv_channels + 2 * 32 + 2
+    x[:, a : a + 2] = np.where(
         np.random.default_rng(0).random((130, 2)) < 0.5, -9.0, 1.0
     )  # a: nearly no decay, or a lot
     wanted = recurrence(config, weights, x)
@@ -143,7 +144,7 @@ def test_a_row_that_is_not_finite_shows(device: Device) -> None:
     weights = small_weights(config)
     mixer = Mixer(device, config, 1, rows=64, weights=weights)
     x = inputs(config, 3, 1)
-    x[2, -1] = np.nan  # an undefined decay of head 1
+    x[2, config.conv_channels + 2 * 32 + 3] = np.nan  # an undefined decay of head 1
     found = mixer.run([Piece(0, 0, x)], step=False)[0]
     assert np.isfinite(found[:2]).all() or not np.isfinite(found[2]).all()
     assert np.isnan(found[2, 32:]).any() and np.isfinite(found[2, :32]).all()

@@ -37,7 +37,7 @@ class DeltaNetConstants:
     """A layer's small tensors on the device, float32."""
 
     taps: Array
-    """[channels, 4], last tap = current token."""
+    """[4, channels], last tap = current token."""
     neg_exp_a: Array
     dt_bias: Array
     norm: Array
@@ -46,7 +46,7 @@ class DeltaNetConstants:
     @classmethod
     def upload(cls, device: Device, weights: DeltaNetWeights) -> DeltaNetConstants:
         return cls(
-            device.array(np.ascontiguousarray(weights.conv)),
+            device.array(np.ascontiguousarray(weights.conv.T)),
             device.array(weights.neg_exp_a),
             device.array(weights.dt_bias),
             device.array(weights.gdn_norm),
@@ -58,7 +58,7 @@ class MixerRows:
     """Rows in and out of a pass, on the device."""
 
     x: Array
-    """float32 rows of ``stride``: q | k | v | z."""
+    """float32 rows of ``stride``, a multiple of 4: q | k | v | z."""
     stride: int
     gates: Array
     """float32 rows of ``gates_stride``: b | a. Part of ``x`` or another array, from the first row's b on."""
@@ -80,7 +80,6 @@ def scratch_arrays(config: TextConfig, rows: int, lanes: int) -> Iterator[ArrayS
     part = "scratch"
     yield ArraySpec(part, "deltanet keys", (tiles, hk, 3 * CHUNK_ROWS * config.key_dim), "uint16")
     yield ArraySpec(part, "deltanet pairs", (tiles, hv, _PAIR_BYTES), "uint8")
-    yield ArraySpec(part, "deltanet values", (tiles, hv, CHUNK_ROWS * config.value_dim))
     yield ArraySpec(part, "deltanet outputs", (rows, hv * config.value_dim))
 
 
@@ -91,21 +90,28 @@ class DeltaNetLauncher:
         """``scratch``: arrays of :func:`scratch_arrays` by name."""
         self.device, self.config = device, config
         self._keys, self._pairs = scratch["deltanet keys"], scratch["deltanet pairs"]
-        self._values, self._outputs = scratch["deltanet values"], scratch["deltanet outputs"]
+        self._outputs = scratch["deltanet outputs"]
         hk, hv, dk, dv = config.key_heads, config.value_heads, config.key_dim, config.value_dim
         shapes: dict[str, int | str] = {"HK": hk, "HV": hv, "DK": dk, "DV": dv}
-        tiles = dv // 16
-        self._part_tiles = 4 if tiles % 4 == 0 else 2 if tiles % 2 == 0 else 1
-        stage = 3 * CHUNK_ROWS * dk * 2 + _PAIR_BYTES + self._part_tiles * 16 * CHUNK_ROWS * 4
-        stages = min(2, device.shared_limit // stage)
-        self._scan_shared = stages * stage
+        stage, shuttle = 3 * CHUNK_ROWS * dk * 2 + _PAIR_BYTES, 2 * 4096 + dk // 16 * 1024 + 4096
+        stages, self._part_tiles = next(
+            (stages, tiles)
+            for stages, tiles in ((2, 4), (2, 2), (2, 1), (1, 1), (0, 1))
+            if dv // 16 % tiles == 0 and stages * stage + tiles * shuttle <= device.shared_limit
+        )
+        self._scan_shared = stages * stage + self._part_tiles * shuttle
         self._prepare_shared = 2 * CHUNK_ROWS * (dk + 8) * 2 + hv // hk * CHUNK_ROWS * 8
         self._step_shared = _step_shared(dk, dv)
         self._step = device.kernel(
             "deltanet_step.cu", "deltanet_step", {**shapes, "SHARED_BYTES": self._step_shared}
         )
-        sizes = {"STAGES": stages, "SCAN_BYTES": self._scan_shared, "SHARED_BYTES": self._prepare_shared}
-        chunk = {**shapes, **sizes}
+        chunk = {
+            **shapes,
+            "STAGES": stages,
+            "PART_TILES": self._part_tiles,
+            "SCAN_BYTES": self._scan_shared,
+            "SHARED_BYTES": self._prepare_shared,
+        }
         self._prepare = device.kernel("deltanet_chunk.cu", "deltanet_prepare", chunk)
         self._scan = device.kernel("deltanet_chunk.cu", "deltanet_scan", chunk)
         self._finish = device.kernel("deltanet_chunk.cu", "deltanet_finish", chunk)
@@ -161,7 +167,7 @@ class DeltaNetLauncher:
     ) -> None:
         """``rows`` rows of ``lanes`` lanes of any length."""
         self.prepare(parts, rows, lanes, at, constants, state)
-        self.scan(parts, lanes, state)
+        self.scan(parts, lanes, at, constants, state)
         self.finish(parts, rows, at, constants, state)
 
     def fold(
@@ -170,7 +176,7 @@ class DeltaNetLauncher:
         """Commit the pass's only lane, which has no rows, up to its ``base_after``."""
         nothing = MixerRows(self._outputs, 0, self._outputs, 0, self._outputs, 0, 0)
         self.prepare(parts, 0, 1, nothing, constants, state)
-        self.scan(parts, 1, state)
+        self.scan(parts, 1, nothing, constants, state)
 
     def prepare(
         self,
@@ -195,24 +201,33 @@ class DeltaNetLauncher:
                 *(state[name] for name in ("k", "g", "conv")),
                 self._keys,
                 self._pairs,
-                self._values,
             ],
             shared=self._prepare_shared,
             early=True,
         )
 
-    def scan(self, parts: Mapping[str, Array], lanes: int, state: Mapping[str, Array]) -> None:
+    def scan(
+        self,
+        parts: Mapping[str, Array],
+        lanes: int,
+        at: MixerRows,
+        constants: DeltaNetConstants,
+        state: Mapping[str, Array],
+    ) -> None:
         """The recurrence over the chunks of each lane."""
         c = self.config
         self._scan(
             (c.value_heads * c.value_dim // 16 // self._part_tiles, lanes, 1),
-            _WARP * self._part_tiles,
+            2 * _WARP * self._part_tiles,
             [
                 parts["header"],
                 parts["lanes"],
+                at.x,
+                np.int32(at.stride),
+                constants.taps,
+                state["conv"],
                 self._keys,
                 self._pairs,
-                self._values,
                 *(state[name] for name in ("s", "k", "u", "g")),
                 self._outputs,
             ],
@@ -229,9 +244,8 @@ class DeltaNetLauncher:
         state: Mapping[str, Array],
     ) -> None:
         """The gated norm of the outputs, and the rows that later convolutions read."""
-        span = self.config.value_dim * (1 if self.config.value_dim % 32 == 0 else 2)
         self._finish(
-            (-(-self._depth // (8 * span)), rows, 1),
+            (rows, 1, 1),
             256,
             [
                 parts["header"],
@@ -257,10 +271,10 @@ class DeltaNetLauncher:
 
 def _step_shared(dk: int, dv: int) -> int:
     """Bytes of struct Shared of the step kernel, rounded up."""
-    parts = -(-dk // 32)
-    floats = 2 * dk + 2 * parts + 2 * CHUNK_ROWS + CHUNK_ROWS + 2 * dv + dv // 16 + CHUNK_ROWS + 2
-    halves = 2 * dk + 4 * CHUNK_ROWS + 2 * CHUNK_ROWS * (dk + 8)
-    return 4 * floats + 2 * halves + 8 * CHUNK_ROWS + 128
+    tasks, tiles = 2 + -(-dv // 128), dv // 16
+    floats = tasks * 7 * 4 * _WARP + tiles * CHUNK_ROWS * 20 + 2 * dv + 2 * CHUNK_ROWS + tiles + 2
+    halves = 2 * CHUNK_ROWS * (dk + 8) + 2 * dk + 4 * CHUNK_ROWS
+    return 4 * floats + 2 * halves + 64
 
 
 def _places(dim: int) -> npt.NDArray[np.intp]:
