@@ -5,14 +5,14 @@
 
 #define KEY_PITCH (DK + 8)
 #define WARPS TILES
+#define U_PITCH (HAS_MMA ? 20 : 16)   // fewer bank conflicts, or 64 KiB
 #define VALUE_TASKS ((DV + 127) / 128)
 #define TASKS (3 + VALUE_TASKS)   // of a warp: k, q, gates, 128 channels of v each
 
 struct Shared {
   alignas(16) f32x4 taps[2 + VALUE_TASKS][4][WARP], window[2 + VALUE_TASKS][3][WARP];   // of k, q, v
-  alignas(16) f32 u[TILES][CHUNK_ROWS][20];       // rows of the chunk before this one
-  alignas(16) u16 before[CHUNK_ROWS][KEY_PITCH];  // their keys and this row's
-  alignas(16) u16 chunk[CHUNK_ROWS][KEY_PITCH];   // keys of a chunk to fold
+  alignas(16) f32 u[TILES][CHUNK_ROWS][U_PITCH];  // rows of the chunk before this one
+  alignas(16) u16 before[CHUNK_ROWS][KEY_PITCH];  // their keys and this row's; at first keys of a chunk to fold
   alignas(16) u16 keys[2][DK];                    // k, q
   alignas(16) u16 weights[2][2][CHUNK_ROWS];      // of W, P: high, low
   alignas(16) f32 v[DV], out[DV];
@@ -31,7 +31,7 @@ DEVICE void fetch_keys(u16 (*to)[KEY_PITCH], const u16* ring, i32 rows) {
 
 // Fold a chunk that stands in the rings, and keep the new state.
 DEVICE void fold_ring(Fragment (&s)[STEPS], Shared& shared, const f32* ring, const u16* keys, const i64* decays, f32x4* state) {
-  fetch_keys(shared.chunk, keys, CHUNK_ROWS);
+  fetch_keys(shared.before, keys, CHUNK_ROWS);
   cp_async_commit();
   i32 g = lane() / 4, t = lane() % 4;
   i64 last = decays[CHUNK_ROWS - 1];
@@ -49,10 +49,11 @@ DEVICE void fold_ring(Fragment (&s)[STEPS], Shared& shared, const f32* ring, con
   cp_async_wait<0>();
   sync_block();
   fold<1>(s, u, decay_factor(last), [&](i32 step, i32 half, i32 block) {
-    const u16* k = &shared.chunk[16 * block + 4 * t][key_column(step, half, g)];
+    const u16* k = &shared.before[16 * block + 4 * t][key_column(step, half, g)];
     return u32x2{k[0] | (u32)k[KEY_PITCH] << 16, k[2 * KEY_PITCH] | (u32)k[3 * KEY_PITCH] << 16};
   });
   store_state(state, s);
+  sync_block();   // before other keys come
 }
 
 // x: rows f32 of `x_stride` (a multiple of 4): q | k | v (CHANNELS), z (HV DV); gates: rows f32 of `gates_stride`: b (HV), a (HV).
@@ -94,10 +95,10 @@ LUCE_KERNEL_RESIDENT(deltanet_step, 2 * DV, 2)(
   f32* rows = ring + (i64)ring_row(position - place) * DV;
   for (i32 i = lane(); i < 4 * place; i += WARP) cp_async16(&shared.u[tile][i / 4][i % 4 * 4], rows + i / 4 * DV + i % 4 * 4);
   u16* keys = key_ring(k_state, slot, key_head);
-  fetch_keys(shared.before, keys + ring_row(position - place) * DK, place);
   i64* decays = decay_ring(g_state, slot, head);
   if (folds)
     fold_ring(s, shared, ring + (i64)ring_row(here.base) * DV, keys + ring_row(here.base) * DK, decays + ring_row(here.base), state);
+  fetch_keys(shared.before, keys + ring_row(position - place) * DK, place);
   cp_async_commit();
 
   pdl_wait();

@@ -101,7 +101,7 @@ class DeltaNetLauncher:
         )
         self._scan_shared = stages * stage + self._part_tiles * shuttle
         self._prepare_shared = 2 * CHUNK_ROWS * (dk + 8) * 2 + hv // hk * CHUNK_ROWS * 8
-        self._step_shared = _step_shared(dk, dv)
+        self._step_shared = _step_shared(dk, dv, 16 if device.arch.startswith("gfx") else 20)
         self._step = device.kernel(
             "deltanet_step.cu", "deltanet_step", {**shapes, "SHARED_BYTES": self._step_shared}
         )
@@ -269,11 +269,11 @@ class DeltaNetLauncher:
         return [at.out, np.int32(at.out_rows), np.int32(at.out_tile), np.int32(self._depth)]
 
 
-def _step_shared(dk: int, dv: int) -> int:
+def _step_shared(dk: int, dv: int, pitch: int) -> int:
     """Bytes of struct Shared of the step kernel, rounded up."""
     tasks, tiles = 2 + -(-dv // 128), dv // 16
-    floats = tasks * 7 * 4 * _WARP + tiles * CHUNK_ROWS * 20 + 2 * dv + 2 * CHUNK_ROWS + tiles + 2
-    halves = 2 * CHUNK_ROWS * (dk + 8) + 2 * dk + 4 * CHUNK_ROWS
+    floats = tasks * 7 * 4 * _WARP + tiles * CHUNK_ROWS * pitch + 2 * dv + 2 * CHUNK_ROWS + tiles + 2
+    halves = CHUNK_ROWS * (dk + 8) + 2 * dk + 4 * CHUNK_ROWS
     return 4 * floats + 2 * halves + 64
 
 
