@@ -36,10 +36,6 @@ DEVICE const f32* channel_at(const Rows& rows, i32 position, i32 c) {
   if (position >= rows.start) return rows.x + (i64)(position - rows.start) * rows.stride + c;
   return rows.window + (i64)(position % CONV_ROWS) * CHANNELS + c;
 }
-DEVICE f32x2 channel_pair(const Rows& rows, i32 position, i32 c) {
-  const f32* at = channel_at(rows, position, c);
-  return at ? *(const f32x2*)at : f32x2{0.0f, 0.0f};
-}
 DEVICE f32x4 channel_four(const Rows& rows, i32 position, i32 c) {
   const f32* at = channel_at(rows, position, c);
   return at ? *(const f32x4*)at : f32x4{0.0f, 0.0f, 0.0f, 0.0f};
@@ -231,23 +227,37 @@ DEVICE Operand get_operand(const u32x4 (&at)[2][WARP]) {
   return {{high.x, high.y, high.z, high.w}, {low.x, low.y, low.z, low.w}};
 }
 
-// Columns of v of a chunk's rows; rows that are not new are zeros.
-DEVICE void convolve_values(f32x4 (&to)[BLOCKS][2][WARP], const Rows& rows, const f32* taps, i32 chunk, i32 end, i32 first_channel) {
-  i32 g = lane() / 4, t = lane() % 4, c = first_channel + 2 * g;
-  f32x2 w[4];
-  UNROLL for (i32 i = 0; i < 4; i++) w[i] = *(const f32x2*)(taps + i * CHANNELS + c);
-  UNROLL for (i32 block = 0; block < BLOCKS; block++) {
-    i32 first = chunk + 16 * block + 4 * t;
-    f32x2 x[7];
+// Columns 2g, 2g + 1 of a tile, before the convolution: of the rows 4t - 3 .. 4t + 3 of a chunk's blocks. Absent ones are zeros.
+struct ValueRows { f32x2 x[BLOCKS][7]; };
+DEVICE void load_values(ValueRows& to, const Rows& rows, i32 chunk, i32 end, i32 c) {
+  i32 t = lane() % 4, first = chunk + 4 * t - 3;
+  if (chunk - 3 >= rows.start && chunk + CHUNK_ROWS <= end) {
+    const f32* at = rows.x + (i64)(first - rows.start) * rows.stride + c;
+    UNROLL for (i32 block = 0; block < BLOCKS; block++)
+      UNROLL for (i32 i = 0; i < 7; i++) to.x[block][i] = *(const f32x2*)(at + (i64)(16 * block + i) * rows.stride);
+    return;
+  }
+  UNROLL for (i32 block = 0; block < BLOCKS; block++)
     UNROLL for (i32 i = 0; i < 7; i++) {
-      i32 position = first + i - 3;
-      x[i] = position >= rows.start - 3 && position < end ? channel_pair(rows, position, c) : f32x2{0.0f, 0.0f};
+      i32 position = first + 16 * block + i;
+      bool there = position >= max_(rows.start - 3, 0) && position < end;
+      const f32* at = position >= rows.start ? rows.x + (i64)(position - rows.start) * rows.stride
+                                             : rows.window + (i64)(position % CONV_ROWS) * CHANNELS;
+      f32x2 v = *(const f32x2*)((there ? at : rows.window) + c);
+      to.x[block][i].x = there ? v.x : 0.0f, to.x[block][i].y = there ? v.y : 0.0f;
     }
+}
+// v of these rows; what is not new is zero.
+DEVICE void convolve_values(f32x4 (&to)[BLOCKS][2][WARP], const ValueRows& rows, const f32x2 (&w)[4], i32 chunk, i32 start, i32 end) {
+  UNROLL for (i32 block = 0; block < BLOCKS; block++) {
+    i32 first = chunk + 16 * block + 4 * (lane() % 4);
+    const f32x2 (&x)[7] = rows.x[block];
     f32 y[4][2];
     UNROLL for (i32 i = 0; i < 4; i++) {
-      bool is_new = first + i >= rows.start && first + i < end;
-      y[i][0] = is_new ? convolve(x[i].x, x[i + 1].x, x[i + 2].x, x[i + 3].x, w[0].x, w[1].x, w[2].x, w[3].x) : 0.0f;
-      y[i][1] = is_new ? convolve(x[i].y, x[i + 1].y, x[i + 2].y, x[i + 3].y, w[0].y, w[1].y, w[2].y, w[3].y) : 0.0f;
+      f32 even = convolve(x[i].x, x[i + 1].x, x[i + 2].x, x[i + 3].x, w[0].x, w[1].x, w[2].x, w[3].x);
+      f32 odd = convolve(x[i].y, x[i + 1].y, x[i + 2].y, x[i + 3].y, w[0].y, w[1].y, w[2].y, w[3].y);
+      bool is_new = first + i >= start && first + i < end;
+      y[i][0] = is_new ? even : 0.0f, y[i][1] = is_new ? odd : 0.0f;
     }
     to[block][0][lane()] = {y[0][0], y[1][0], y[0][1], y[1][1]};
     to[block][1][lane()] = {y[2][0], y[3][0], y[2][1], y[3][1]};
@@ -309,7 +319,7 @@ LUCE_KERNEL_RESIDENT(deltanet_scan, 64 * PART_TILES, 1)(
   i32 slot = here.slot, start = here.start, end = lane_end(here), column = part * PART_TILES + warp() % PART_TILES;
   bool owner = part == 0 && head % RATIO == 0, leads = warp() < PART_TILES;
   Rows all = {x + (i64)here.row * x_stride, conv_state + (i64)slot * CONV_ROWS * CHANNELS, x_stride, start};
-  i32 channel = value_channel(head) + 16 * column;
+  i32 channel = value_channel(head) + 16 * column + 2 * g;
   Shuttle& mine = ((Shuttle*)(shared_memory() + STAGES * sizeof(Stage)))[warp() % PART_TILES];
   f32x4* state = state_at(s_state, slot, head, column);
   f32* ring = u_ring(u_state, slot, head) + 16 * column;
@@ -331,7 +341,13 @@ LUCE_KERNEL_RESIDENT(deltanet_scan, 64 * PART_TILES, 1)(
   };
   fetch(0);
 #endif
-  if (!leads) convolve_values(mine.v[0], all, taps, here.base, end, channel);
+  f32x2 w[4];
+  if (!leads) {
+    UNROLL for (i32 i = 0; i < 4; i++) w[i] = *(const f32x2*)(taps + i * CHANNELS + channel);
+    ValueRows values;
+    load_values(values, all, here.base, end, channel);
+    convolve_values(mine.v[0], values, w, here.base, start, end);
+  }
   NO_UNROLL for (i32 chunk = here.base, at = 0; chunk < end || chunk < here.base_after; chunk += CHUNK_ROWS, at++) {
 #if STAGES
     if (STAGES == 1 && at) {
@@ -352,8 +368,10 @@ LUCE_KERNEL_RESIDENT(deltanet_scan, 64 * PART_TILES, 1)(
     i32 old = max_(start - chunk, 0);
     if (!leads) {
       f32 q[2 * BLOCKS][4] = {}, sums[2 * BLOCKS][4] = {};
+      ValueRows values;
+      if (!last) load_values(values, all, chunk + CHUNK_ROWS, end, channel);
       if (old < CHUNK_ROWS) multiply_state(q, mine.s, keys.q);
-      if (!last) convolve_values(mine.v[(at + 1) % 2], all, taps, chunk + CHUNK_ROWS, end, channel);
+      if (!last) convolve_values(mine.v[(at + 1) % 2], values, w, chunk + CHUNK_ROWS, start, end);
       if (keep) {   // keys and decays: prepare has read what they replace
         if (part == 0)
           for (i32 i = thread() - 32 * PART_TILES; i < CHUNK_ROWS; i += 32 * PART_TILES)
