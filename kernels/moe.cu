@@ -26,43 +26,52 @@ DEVICE f32x4 router_weights(const u8* w, i64 at) {
 #endif
 }
 
+typedef f32 RouterSums[ROUTER_OUTPUTS][ROUTER_ROWS];
+
+// A lane's sums over 512 k from `at` (WHOLE), or over what there is of them.
+template <bool WHOLE>
+DEVICE void router_sums(const f32* const (&x)[ROUTER_ROWS], const u8* w, const i64 (&row)[ROUTER_OUTPUTS], i32 at, i32 width, RouterSums& sums) {
+  f32x4 v[ROUTER_OUTPUTS][4], a[4];  // past the row: zeros
+  UNROLL
+  for (i32 n = 0; n < ROUTER_OUTPUTS; n++) {
+    UNROLL
+    for (i32 part = 0; part < 4; part++)
+      v[n][part] = WHOLE || at + part * 128 < width ? router_weights(w, row[n] + at + part * 128) : f32x4{0.0f, 0.0f, 0.0f, 0.0f};
+  }
+  UNROLL
+  for (i32 i = 0; i < ROUTER_ROWS; i++) {
+    UNROLL
+    for (i32 part = 0; part < 4; part++)
+      a[part] = WHOLE || at + part * 128 < width ? *(const f32x4*)(x[i] + at + part * 128) : f32x4{0.0f, 0.0f, 0.0f, 0.0f};
+    UNROLL
+    for (i32 n = 0; n < ROUTER_OUTPUTS; n++) {
+      UNROLL
+      for (i32 part = 0; part < 4; part++)
+        sums[n][i] = fma_(a[part].w, v[n][part].w, fma_(a[part].z, v[n][part].z, fma_(a[part].y, v[n][part].y, fma_(a[part].x, v[n][part].x, sums[n][i]))));
+    }
+  }
+}
+
 // logits f32 [R][outputs] = x W^T with x f32 [R][width], W [outputs][width]; width a multiple of 128.
 // Grid (ceil(outputs / (8 ROUTER_OUTPUTS)), ceil(R / ROUTER_ROWS)), ROUTER_THREADS threads. Tree: a lane's 4 consecutive k of every
 // 128 in one chain, then the lanes; how many rows and experts a warp takes at once is not part of it.
-LUCE_KERNEL(moe_router, ROUTER_THREADS)(const Pass* pass, const f32* RESTRICT x, const u8* RESTRICT w, i32 outputs, i32 width, f32* logits) {
+LUCE_KERNEL(moe_router, ROUTER_THREADS)(const Pass* pass, const f32* x, const u8* w, i32 outputs, i32 width, f32* logits) {
   const i32 first = (block_x() * (ROUTER_THREADS / WARP) + warp()) * ROUTER_OUTPUTS, row = block_y() * ROUTER_ROWS;
   pdl_wait();
   pdl_launch();
   const i32 rows = pass->rows;
   if (first >= outputs || row >= rows) return;
-  f32 sums[ROUTER_OUTPUTS][ROUTER_ROWS] = {};
+  RouterSums sums = {};
+  const f32* from[ROUTER_ROWS];
+  i64 weights[ROUTER_OUTPUTS];
+  UNROLL
+  for (i32 i = 0; i < ROUTER_ROWS; i++) from[i] = x + (i64)min_(row + i, rows - 1) * width;
+  UNROLL
+  for (i32 n = 0; n < ROUTER_OUTPUTS; n++) weights[n] = (i64)min_(first + n, outputs - 1) * width;
+  i32 start = 4 * lane();
   NO_UNROLL
-  for (i32 start = 4 * lane(); start < width; start += 4 * 128) {
-    f32x4 v[ROUTER_OUTPUTS][4], a[4];  // what the row does not have is zero
-    UNROLL
-    for (i32 n = 0; n < ROUTER_OUTPUTS; n++) {
-      UNROLL
-      for (i32 part = 0; part < 4; part++) {
-        const i32 k = start + part * 128;
-        v[n][part] = k < width ? router_weights(w, (i64)min_(first + n, outputs - 1) * width + k) : f32x4{0.0f, 0.0f, 0.0f, 0.0f};
-      }
-    }
-    UNROLL
-    for (i32 i = 0; i < ROUTER_ROWS; i++) {
-      const f32* from = x + (i64)min_(row + i, rows - 1) * width;
-      UNROLL
-      for (i32 part = 0; part < 4; part++) {
-        const i32 k = start + part * 128;
-        a[part] = k < width ? *(const f32x4*)(from + k) : f32x4{0.0f, 0.0f, 0.0f, 0.0f};
-      }
-      UNROLL
-      for (i32 n = 0; n < ROUTER_OUTPUTS; n++) {
-        UNROLL
-        for (i32 part = 0; part < 4; part++)
-          sums[n][i] = fma_(a[part].w, v[n][part].w, fma_(a[part].z, v[n][part].z, fma_(a[part].y, v[n][part].y, fma_(a[part].x, v[n][part].x, sums[n][i]))));
-      }
-    }
-  }
+  for (; start + 384 < width; start += 512) router_sums<true>(from, w, weights, start, width, sums);
+  if (start < width) router_sums<false>(from, w, weights, start, width, sums);
   UNROLL
   for (i32 n = 0; n < ROUTER_OUTPUTS; n++) {
     UNROLL
@@ -81,55 +90,81 @@ DEVICE u64 choice_key(f32 logit, i32 expert) {
   return (u64)bits << 32 | (u32)(0x7fffffff - expert);
 }
 
-// Everything that two kernels below do for many rows, for up to 64 rows and 512 experts, by one block of PLAN_THREADS threads.
-// 24 * (experts + 1) + 264 * ranks + 256 bytes of shared memory.
+// The best `used` of a row's logits, by a warp: lane i gets the key of rank i. Each lane keeps its own in order, so that only heads
+// are compared.
+#define ROUTE_KEYS 16      // keys of a lane: up to 512 experts
+DEVICE u64 best_of(const f32* row, i32 experts, i32 used) {
+  u64 keys[ROUTE_KEYS], mine = 0;
+  UNROLL
+  for (i32 i = 0; i < ROUTE_KEYS; i++) {
+    i32 e = lane() + WARP * i;
+    keys[i] = e < experts ? choice_key(row[e], e) : 0;
+  }
+  const i32 held = ceil_div(experts, WARP);
+  // Largest first. An odd-even sort: the same steps whatever the keys, and few of them for 8.
+  for (i32 round = 0; round < held; round++) {
+    UNROLL
+    for (i32 i = 0; i + 1 < ROUTE_KEYS; i++) {
+      if ((i ^ round) & 1) continue;
+      u64 a = keys[i], b = keys[i + 1];
+      keys[i] = max_(a, b);
+      keys[i + 1] = min_(a, b);
+    }
+  }
+  for (i32 rank = 0; rank < used; rank++) {
+    u64 best = keys[0];
+    UNROLL
+    for (i32 mask = 16; mask > 0; mask >>= 1) best = max_(best, shfl_xor(best, mask));
+    if (lane() == rank) mine = best;
+    if (keys[0] == best) {
+      UNROLL
+      for (i32 i = 0; i + 1 < ROUTE_KEYS; i++) keys[i] = keys[i + 1];
+      keys[ROUTE_KEYS - 1] = 0;
+    }
+  }
+  return mine;
+}
+
+// The best experts of every row: largest logit first, the lower index first among equals; weights are the softmax over them.
+// chosen i32, weights f32 [R][used + 1]; logits [R][experts + 1]; experts at most 512. Grid (ceil(R / 4)), 128 threads, a warp a row.
+LUCE_KERNEL(moe_route, 128)(const Pass* pass, const f32* logits, i32 experts, i32 used, i32* chosen, f32* weights) {
+  pdl_wait();
+  pdl_launch();
+  const i32 r = block_x() * 4 + warp(), ranks = used + 1;
+  if (r >= pass->rows) return;
+  const f32* row = logits + (i64)r * (experts + 1);
+  f32 logit = row[experts];
+  const u64 key = best_of(row, experts, used);
+  if (lane() < used) {
+    u32 bits = (u32)(key >> 32);
+    logit = as_f32(bits >> 31 ? bits & 0x7fffffffu : ~bits);
+  }
+  const f32 w = exp_(sub(logit, shfl(logit, 0)));
+  f32 total = shfl(w, 0);
+  for (i32 rank = 1; rank < used; rank++) total = add(total, shfl(w, rank));
+  if (lane() < ranks) {
+    chosen[(i64)r * ranks + lane()] = lane() < used ? 0x7fffffff - (i32)(u32)key : experts;
+    weights[(i64)r * ranks + lane()] = lane() < used ? div(w, total) : sigmoid_(logit);
+  }
+}
+LUCE_EXPORT(moe_route)
+
+// What moe_group below does, for up to 64 rows, by one block of PLAN_THREADS threads, at least experts + 1: an expert's rows are bits.
+// 12 * (experts + 1) + 256 bytes of shared memory.
 #define PLAN_THREADS 1024
-#define PLAN_ROWS 64
-#define PLAN_KEYS 16
-LUCE_KERNEL(moe_plan, PLAN_THREADS)(const Pass* pass, const f32* RESTRICT logits, i32 experts, i32 used, i32 height, i32* chosen, f32* weights,
-                                    i32* order, i32* place, ExpertTile* tiles, i32* num_tiles) {
+LUCE_KERNEL(moe_plan, PLAN_THREADS)(const Pass* pass, const i32* chosen, i32 experts, i32 used, i32 height, i32* order, i32* place,
+                                    ExpertTile* tiles, i32* num_tiles) {
   u64* sums = (u64*)shared_memory();
   u32* takers = (u32*)(sums + 32);           // [experts + 1][2]: bit r, row r goes through it
   u32* first = takers + 2 * (experts + 1);   // [experts + 1]
-  i32* picks = (i32*)(first + experts + 1);  // [rows][ranks]
+  for (i32 i = thread(); i < 2 * (experts + 1); i += PLAN_THREADS) takers[i] = 0;
   pdl_wait();
   pdl_launch();
-  const i32 rows = pass->rows, ranks = used + 1;
-  for (i32 i = thread(); i < 2 * (experts + 1); i += PLAN_THREADS) takers[i] = 0;
+  const i32 ranks = used + 1, pairs = pass->rows * ranks;
+  const i32 pair = thread(), r = pair / ranks, expert = pair < pairs ? chosen[pair] : 0;  // of up to 1,024 pairs
   sync_block();
-  for (i32 r = warp(); r < rows; r += PLAN_THREADS / WARP) {
-    const f32* row = logits + (i64)r * (experts + 1);
-    u64 keys[PLAN_KEYS], mine = 0;
-    f32 logit = row[experts];
-    UNROLL
-    for (i32 i = 0; i < PLAN_KEYS; i++) {
-      i32 e = lane() + WARP * i;
-      keys[i] = e < experts ? choice_key(row[e], e) : 0;
-    }
-    for (i32 rank = 0; rank < used; rank++) {
-      u64 best = 0;
-      UNROLL
-      for (i32 i = 0; i < PLAN_KEYS; i++) best = max_(best, keys[i]);
-      UNROLL
-      for (i32 mask = 16; mask > 0; mask >>= 1) best = max_(best, shfl_xor(best, mask));
-      UNROLL
-      for (i32 i = 0; i < PLAN_KEYS; i++) keys[i] = keys[i] == best ? 0 : keys[i];
-      if (lane() == rank) mine = best;
-    }
-    const i32 e = lane() < used ? 0x7fffffff - (i32)(u32)mine : experts;
-    if (lane() < used) {
-      u32 bits = (u32)(mine >> 32);
-      logit = as_f32(bits >> 31 ? bits & 0x7fffffffu : ~bits);
-    }
-    const f32 w = exp_(sub(logit, shfl(logit, 0)));
-    f32 total = shfl(w, 0);
-    for (i32 rank = 1; rank < used; rank++) total = add(total, shfl(w, rank));
-    if (lane() < ranks) {
-      chosen[(i64)r * ranks + lane()] = picks[r * ranks + lane()] = e;
-      weights[(i64)r * ranks + lane()] = lane() < used ? div(w, total) : sigmoid_(logit);
-      atomic_or(takers + 2 * e + r / 32, 1u << (r % 32));
-    }
-  }
+  if (pair < pairs) atomic_or(takers + 2 * expert + r / 32, 1u << (r % 32));
+  for (i32 i = pair + PLAN_THREADS; i < pairs; i += PLAN_THREADS) atomic_or(takers + 2 * chosen[i] + i / ranks / 32, 1u << (i / ranks % 32));
   sync_block();
   // Where each expert's positions and tiles begin: a scan over experts, positions above, tiles below.
   const i32 e = thread();
@@ -141,7 +176,9 @@ LUCE_KERNEL(moe_plan, PLAN_THREADS)(const Pass* pass, const f32* RESTRICT logits
   }
   if (lane() == WARP - 1) sums[warp()] = sum;
   sync_block();
-  for (i32 i = 0; i < warp(); i++) sum += sums[i];
+  u64 before = lane() < warp() ? sums[lane()] : 0;
+  for (i32 mask = 16; mask > 0; mask >>= 1) before += shfl_xor(before, mask);
+  sum += before;
   const i32 at = (i32)((sum - both) >> 32), tile = (i32)(u32)(sum - both);
   if (e <= experts) {
     first[e] = (u32)at;
@@ -152,50 +189,15 @@ LUCE_KERNEL(moe_plan, PLAN_THREADS)(const Pass* pass, const f32* RESTRICT logits
     num_tiles[1] = tile;
   }
   sync_block();
-  for (i32 pair = thread(); pair < rows * ranks; pair += PLAN_THREADS) {
-    i32 r = pair / ranks, expert = picks[pair];
-    u32 low = takers[2 * expert], high = takers[2 * expert + 1], below = (1u << (r % 32)) - 1u;
-    i32 position = (i32)first[expert] + (r < 32 ? popcount(low & below) : popcount(low) + popcount(high & below));
-    order[position] = pair;
-    place[pair] = position;
+  for (i32 i = pair; i < pairs; i += PLAN_THREADS) {
+    const i32 its = i == pair ? expert : chosen[i], row = i / ranks;
+    u32 low = takers[2 * its], high = takers[2 * its + 1], below = (1u << (row % 32)) - 1u;
+    i32 position = (i32)first[its] + (row < 32 ? popcount(low & below) : popcount(low) + popcount(high & below));
+    order[position] = i;
+    place[i] = position;
   }
 }
 LUCE_EXPORT(moe_plan)
-
-// The best experts of every row: largest logit first, the lower index first among equals; weights are the softmax over them.
-// chosen i32, weights f32 [R][used + 1]; logits [R][experts + 1]. Grid (R), as many threads as experts (rounded up to 32, at most
-// 1,024), 8 * threads bytes of shared memory.
-LUCE_KERNEL(moe_route, 1024)(const Pass* pass, const f32* RESTRICT logits, i32 experts, i32 used, i32* chosen, f32* weights) {
-  u64* keys = (u64*)shared_memory();
-  pdl_wait();
-  pdl_launch();
-  i32 r = block_x(), e = thread();
-  if (r >= pass->rows) return;
-  const f32* row = logits + (i64)r * (experts + 1);
-  i32* mine = chosen + (i64)r * (used + 1);
-  f32* its = weights + (i64)r * (used + 1);
-  u64 key = e < experts ? choice_key(row[e], e) : 0;
-  keys[e] = key;
-  sync_block();
-  i32 rank = 0;
-  for (i32 i = 0; i < block_threads(); i++) rank += keys[i] > key;
-  if (e < experts && rank < used) {
-    mine[rank] = e;
-    its[rank] = row[e];
-  }
-  sync_block();  // what a block wrote to device memory, all of it sees
-  if (e > 0) return;
-  f32 best = its[0], total = 0.0f;
-  for (i32 i = 0; i < used; i++) {
-    f32 w = exp_(sub(its[i], best));
-    its[i] = w;
-    total = i ? add(total, w) : w;
-  }
-  for (i32 i = 0; i < used; i++) its[i] = div(its[i], total);
-  mine[used] = experts;
-  its[used] = sigmoid_(row[experts]);
-}
-LUCE_EXPORT(moe_route)
 
 // Pairs in the order of experts, those of one expert in the order of rows. Block e does expert e: grid (experts + 1), GROUP_THREADS
 // threads, 4 * (experts + 1) + 64 bytes of shared memory.
@@ -257,24 +259,36 @@ LUCE_KERNEL(moe_group, GROUP_THREADS)(const Pass* pass, const i32* RESTRICT chos
 }
 LUCE_EXPORT(moe_group)
 
-// x += sum over ranks of weight * result, ascending. results f32 [positions][width]; x f32 [R][width], width a multiple of 4.
-// Grid (blocks, R).
-LUCE_KERNEL(moe_combine, 256)(const Pass* pass, const i32* RESTRICT place, const f32* RESTRICT weights, i32 ranks,
-                              const f32* RESTRICT results, f32* x, i32 width) {
+// x += sum over ranks of weight * result, ascending. results f32 [positions][width]; x f32 [R][width], width a multiple of 4; up to
+// COMBINE_RANKS ranks. Grid (blocks, R).
+#define COMBINE_RANKS 16
+LUCE_KERNEL(moe_combine, 256)(const Pass* pass, const i32* place, const f32* weights, i32 ranks, const f32* results, f32* x, i32 width) {
   pdl_wait();
   pdl_launch();
   i32 r = block_y();
   if (r >= pass->rows) return;
+  const f32* from[COMBINE_RANKS];
+  f32 w[COMBINE_RANKS];
+  UNROLL
+  for (i32 i = 0; i < COMBINE_RANKS; i++) {
+    const i32 at = r * ranks + min_(i, ranks - 1);
+    w[i] = weights[at];
+    from[i] = results + (i64)place[at] * width;
+  }
   for (i32 k = 4 * (block_x() * block_threads() + thread()); k < width; k += 4 * grid_x() * block_threads()) {
-    f32x4 sum = {0.0f, 0.0f, 0.0f, 0.0f};
-    for (i32 i = 0; i < ranks; i++) {
-      f32 w = weights[(i64)r * ranks + i];
-      f32x4 v = *(const f32x4*)(results + (i64)place[(i64)r * ranks + i] * width + k);
-      v = {mul(v.x, w), mul(v.y, w), mul(v.z, w), mul(v.w, w)};
-      sum = i ? f32x4{add(sum.x, v.x), add(sum.y, v.y), add(sum.z, v.z), add(sum.w, v.w)} : v;
-    }
+    f32x4 sum = {0.0f, 0.0f, 0.0f, 0.0f}, v[COMBINE_RANKS];
+    UNROLL
+    for (i32 i = 0; i < COMBINE_RANKS; i++)
+      if (i < ranks) v[i] = *(const f32x4*)(from[i] + k);
     f32x4* to = (f32x4*)(x + (i64)r * width + k);
-    *to = {add(to->x, sum.x), add(to->y, sum.y), add(to->z, sum.z), add(to->w, sum.w)};
+    const f32x4 old = *to;
+    UNROLL
+    for (i32 i = 0; i < COMBINE_RANKS; i++) {
+      if (i >= ranks) continue;
+      const f32x4 term = {mul(v[i].x, w[i]), mul(v[i].y, w[i]), mul(v[i].z, w[i]), mul(v[i].w, w[i])};
+      sum = i ? f32x4{add(sum.x, term.x), add(sum.y, term.y), add(sum.z, term.z), add(sum.w, term.w)} : term;
+    }
+    *to = {add(old.x, sum.x), add(old.y, sum.y), add(old.z, sum.z), add(old.w, sum.w)};
   }
 }
 LUCE_EXPORT(moe_combine)

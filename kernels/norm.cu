@@ -6,6 +6,9 @@
 #include "batch.h"
 
 #define NORM_THREADS 1024
+#ifndef PREFILL_ROWS
+#define PREFILL_ROWS 2
+#endif
 
 // Sum over the block by one fixed tree, in every thread; `room`: 4 bytes a warp.
 DEVICE f32 block_sum(f32 v, f32* room) {
@@ -63,18 +66,17 @@ DEVICE void norm_row(const Norm& n, i32 r, bool inside, const f32 (&factor)[8]) 
   if (n.wide && inside) store_wide(n, r, k, v);
 }
 
-// Rows in the prefill layout: four at once, so that what is written for one k is 64 bytes in one place.
-#define NORM_ROWS 4
-DEVICE void norm_rows(const Norm& n, i32 r, bool inside, const f32 (&factor)[8]) {
-  const i32 rows = rows_of(n), k = 8 * thread(), place = lane() & 3;
+// ROWS (2 or 4) rows in the prefill layout at once, so that what is written for one k is 32 or 64 bytes in one place.
+template <int ROWS> DEVICE void norm_rows(const Norm& n, i32 r, bool inside, const f32 (&factor)[8]) {
+  const i32 rows = rows_of(n), k = 8 * thread(), place = lane() % ROWS;
   if (r >= rows) return;
-  f32 v[NORM_ROWS][8] = {};
-  u32 words[NORM_ROWS][4];
+  f32 v[ROWS][8] = {};
+  u32 words[ROWS][4];
   UNROLL
-  for (i32 i = 0; i < NORM_ROWS; i++)
+  for (i32 i = 0; i < ROWS; i++)
     if (inside && r + i < rows) load8(row_at(n, r + i) + k, v[i]);
   UNROLL
-  for (i32 i = 0; i < NORM_ROWS; i++) {
+  for (i32 i = 0; i < ROWS; i++) {
     f32 sum = block_sum(square_sum(v[i]), (f32*)shared_memory());
     norm_values(v[i], sum, factor, n.eps, n.width);
     if (n.wide && inside && r + i < rows) store_wide(n, r + i, k, v[i]);
@@ -89,12 +91,12 @@ DEVICE void norm_rows(const Norm& n, i32 r, bool inside, const f32 (&factor)[8])
     eight = add(eight, shfl_xor(eight, 2));
     if (r + i < rows && warp() * 256 < n.to.depth) store_activation_sums(n.to, r + i, warp() * 256, eight);
   }
-  // Four lanes with four rows each: afterwards lane p has row p of all four lanes' k.
+  // ROWS lanes with as many rows each: afterwards lane p has row p of all these lanes' k.
   UNROLL
-  for (i32 step = 1; step < 4; step *= 2) {
+  for (i32 step = 1; step < ROWS; step *= 2) {
     const bool upper = lane() & step;
     UNROLL
-    for (i32 pair = 0; pair < 2; pair++) {
+    for (i32 pair = 0; pair < ROWS / 2; pair++) {
       const i32 low = step == 1 ? 2 * pair : pair, high = low + step;
       UNROLL
       for (i32 j = 0; j < 4; j++) {
@@ -105,7 +107,7 @@ DEVICE void norm_rows(const Norm& n, i32 r, bool inside, const f32 (&factor)[8])
     }
   }
   UNROLL
-  for (i32 i = 0; i < 4; i++) {
+  for (i32 i = 0; i < ROWS; i++) {
     const i32 at = k - 8 * place + 8 * i;
     if (r + place < rows && at < n.to.depth)
       *(u32x4*)(n.to.at + activation_index(n.to, r + place, at)) = {words[i][0], words[i][1], words[i][2], words[i][3]};
@@ -118,12 +120,13 @@ DEVICE void norm(const Norm& n) {
   if (inside) load8(n.scale + 8 * thread(), factor);  // weights do not wait for the kernel before
   pdl_wait();
   pdl_launch();
-  if (n.to.tile) norm_rows(n, block_x() * NORM_ROWS, inside, factor);
-  else norm_row(n, block_x(), inside, factor);
+  if (!n.to.tile) norm_row(n, block_x(), inside, factor);
+  else if (PREFILL_ROWS == 4) norm_rows<4>(n, block_x() * 4, inside, factor);
+  else norm_rows<2>(n, block_x() * 2, inside, factor);
 }
 
 // out row r = x / sqrt(mean(x^2) + eps) * scale of row r of x f32 [.][width], or with `samples` of row samples[r].row.
-// Grid (rows of the layout, or fewer; a fourth of them is enough in the prefill layout), norm_threads(width) threads,
+// Grid (rows of the layout, or fewer), norm_threads(width) threads,
 // 128 bytes of shared memory; width a multiple of 8, at most 8,192.
 // Rows at or past pass->rows (pass->samples) are left alone.
 LUCE_KERNEL_RESIDENT(rms_norm, NORM_THREADS, 1)(const Pass* pass, const Sample* samples, const f32* x, const f32* scale, f32 eps, i32 width,

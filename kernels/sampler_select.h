@@ -127,15 +127,26 @@ DEVICE i32 collect(const T& values, i32 ids, const f32* groups, i32 num_groups, 
   sync_block();
   i32 found = (i32)room.counters[0];
   if (found > CANDIDATES) return -1;
-  for (i32 i = warp(); i < 2 * found; i += FINISH_THREADS / WARP) {
-    i32 g = (i32)room.list[i / 2];
-    i32 id = g / CHUNK_GROUPS * CHUNK_IDS + i % 2 * (CHUNK_IDS / 2) + g % CHUNK_GROUPS * (GROUP_IDS / 2) + lane();
-    f64 x;
-    if (id >= ids || !values.get(id, x) || !(x >= (f64)floor)) continue;
-    u32 at = atomic_add(room.counters + 1, 1u);
-    if (at < CANDIDATES) {
-      room.keys[at] = key64(scaling(x));
-      room.ids[at] = (u32)id;
+  // Half a group is a warp's load; four of them are under way at a time.
+  for (i32 start = 4 * warp(); start < 2 * found; start += 4 * (FINISH_THREADS / WARP)) {
+    i32 id[4];
+    f32 logit[4];
+    UNROLL
+    for (i32 j = 0; j < 4; j++) {
+      i32 i = start + j, g = i < 2 * found ? (i32)room.list[i / 2] : 0;
+      id[j] = g / CHUNK_GROUPS * CHUNK_IDS + i % 2 * (CHUNK_IDS / 2) + g % CHUNK_GROUPS * (GROUP_IDS / 2) + lane();
+      if (i >= 2 * found || id[j] >= ids) id[j] = -1;
+      logit[j] = id[j] >= 0 ? values.logits[id[j]] : 0.0f;
+    }
+    UNROLL
+    for (i32 j = 0; j < 4; j++) {
+      f64 x;
+      if (id[j] < 0 || !values.value(id[j], logit[j], x) || !(x >= (f64)floor)) continue;
+      u32 at = atomic_add(room.counters + 1, 1u);
+      if (at < CANDIDATES) {
+        room.keys[at] = key64(scaling(x));
+        room.ids[at] = (u32)id[j];
+      }
     }
   }
   sync_block();
@@ -381,15 +392,21 @@ template <class T> DEVICE u64 span_of(const Keys<T>& keys, Boundary limit, f64& 
   return block_add(count, room.reduce);
 }
 
-// Place of a key among the first `count` candidates, and the sum of room.bins of those before it.
+// Place of a key among the first `count` candidates, and the sum of room.bins of those before it. Up to 3 more are read and not
+// counted.
 DEVICE i32 rank_of(u64 key, u32 id, i32 count, u64& before, const Room& room) {
   i32 rank = 0;
   before = 0;
-  for (i32 j = 0; j < count; j++) {
-    u64 other = room.keys[j];
-    if (other > key || (other == key && room.ids[j] < id)) {
-      rank++;
-      before += room.bins[j];
+  for (i32 start = 0; start < count; start += 4) {
+    u64 keys[4], sums[4];
+    u32 ids[4];
+    UNROLL
+    for (i32 j = 0; j < 4; j++) keys[j] = room.keys[start + j], ids[j] = room.ids[start + j], sums[j] = room.bins[start + j];
+    UNROLL
+    for (i32 j = 0; j < 4; j++) {
+      bool ahead = start + j < count && (keys[j] > key || (keys[j] == key && ids[j] < id));
+      rank += ahead;
+      before += ahead ? sums[j] : 0;
     }
   }
   return rank;

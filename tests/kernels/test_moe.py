@@ -189,6 +189,36 @@ def test_choices_are_numpys(bench: Bench, bf16_router: bool) -> None:
     np.testing.assert_array_equal(place[order], np.arange(33 * 4))
 
 
+@pytest.mark.parametrize(("experts", "used", "rows"), [(200, 8, 30), (512, 10, 67), (32, 1, 3)])
+def test_choices_among_many(device: Device, experts: int, used: int, rows: int) -> None:
+    moe = DeviceMoe(device, MoeShape(128, 8, experts, used), 72)
+    rng = np.random.default_rng(experts)
+    logits = rng.standard_normal((rows, experts + 1)).astype(np.float32)
+    logits[1] = np.repeat(logits[1], 3)[: experts + 1]  # equal ones
+    logits[2] = -0.0
+    logits[2, 5:9] = 0.0
+    device.copy(moe.logits[:rows], device.array(logits))
+    header = np.zeros(1, PASS)
+    header["rows"] = rows
+    moe._group(device.array(header.view(np.uint8)), 70 if rows > 64 else rows, 8)
+    chosen, weights = route(logits[:, :-1], used)
+    ranks = used + 1
+    its_chosen, its_weights = (device.numpy(part)[:rows] for part in (moe.chosen, moe.weights))
+    np.testing.assert_array_equal(its_chosen[:, :-1], chosen)
+    np.testing.assert_allclose(its_weights[:, :-1], weights, rtol=1e-6)
+    order, place = (device.numpy(part)[: rows * ranks] for part in (moe.order, moe.place))
+    np.testing.assert_array_equal(order, np.argsort(its_chosen, axis=None, kind="stable"))
+    np.testing.assert_array_equal(place[order], np.arange(rows * ranks))
+    counts = np.bincount(its_chosen.reshape(-1), minlength=experts + 1)
+    first, wanted = 0, []
+    for expert, count in enumerate(counts):
+        wanted += [(expert, first + at, min(8, count - at)) for at in range(0, count, 8)]
+        first += count
+    all_tiles, routed = device.numpy(moe.num_tiles)
+    assert (all_tiles, routed) == (len(wanted), len(wanted) - -(-rows // 8))
+    np.testing.assert_array_equal(device.numpy(moe.tiles)[:all_tiles, :3], wanted)
+
+
 @pytest.mark.parametrize("name", ["BF16", "Q4_K", "Q6_K"])
 def test_a_rows_bits_do_not_depend_on_the_others(bench: Bench, name: str) -> None:
     layer = layer_of(bench.device, name)

@@ -14,8 +14,9 @@ from luce.compute.packing import RECORD_BYTES, ROW_BLOCK
 __all__ = ["DeviceExperts", "DeviceMoe", "MoeShape"]
 
 GROUP_THREADS, PLAN_THREADS = 256, 1024
-PLAN_ROWS, PLAN_EXPERTS = 64, 512
-"""Most of each that one block chooses and orders for."""
+PLAN_ROWS = 64
+"""Most rows whose pairs one block orders."""
+MAX_EXPERTS, MAX_RANKS = 512, 16
 _STORE, _SWIGLU = 0, 2
 
 
@@ -48,8 +49,9 @@ class MoeShape:
     ffn: int
     """A multiple of 8."""
     experts: int
-    """At most 1,024."""
+    """At most 512."""
     used: int
+    """At most 15."""
 
 
 @attrs.frozen
@@ -77,7 +79,8 @@ class DeviceMoe:
     """Scratch and launches for up to ``max_rows`` rows; one serves all layers of a stream."""
 
     def __init__(self, device: Device, shape: MoeShape, max_rows: int) -> None:
-        assert shape.hidden % 128 == 0 and shape.ffn % 8 == 0 and shape.experts <= 1024
+        assert shape.hidden % 128 == 0 and shape.ffn % 8 == 0
+        assert shape.experts <= MAX_EXPERTS and shape.used < MAX_RANKS
         self.device, self.shape, self.max_rows = device, shape, max_rows
         ranks = shape.used + 1
         pairs = max_rows * ranks
@@ -180,7 +183,7 @@ class DeviceMoe:
     def _route(self, layer: DeviceExperts, header: Array, rows: int) -> None:
         """Logits of all rows."""
         outputs = self.shape.experts + 1
-        per_warp = (4, 1) if rows <= 64 else (8, 4)
+        per_warp = (4, 1) if rows <= 64 else (8, 2)
         defines = {
             "ROUTER_BF16": int(layer.router.dtype == np.uint16),
             "ROUTER_ROWS": per_warp[0],
@@ -197,31 +200,20 @@ class DeviceMoe:
         """Choices of all rows, and their pairs in the order of experts."""
         shape = self.shape
         counts = [np.int32(value) for value in (shape.experts, shape.used)]
-        chosen = [self.chosen, self.weights]
-        ordered = [self.order, self.place, self.tiles, self.num_tiles]
-        if rows <= PLAN_ROWS and shape.experts <= PLAN_EXPERTS:
-            self.device.kernel("moe.cu", "moe_plan")(
-                (1, 1, 1),
-                PLAN_THREADS,
-                [header, self.logits, *counts, np.int32(height), *chosen, *ordered],
-                shared=24 * (shape.experts + 1) + 264 * (shape.used + 1) + 256,
-                early=True,
-            )
-            return
-        threads = -(-shape.experts // 32) * 32
+        ordered = [np.int32(height), self.order, self.place, self.tiles, self.num_tiles]
         self.device.kernel("moe.cu", "moe_route")(
-            (rows, 1, 1),
-            threads,
-            [header, self.logits, *counts, *chosen],
-            shared=8 * threads,
+            (-(-rows // 4), 1, 1),
+            128,
+            [header, self.logits, *counts, self.chosen, self.weights],
             early=True,
         )
-        self.device.kernel("moe.cu", "moe_group")(
-            (shape.experts + 1, 1, 1),
-            GROUP_THREADS,
-            [header, self.chosen, *counts, np.int32(height), *ordered],
-            shared=64 + 4 * (shape.experts + 1),
-            early=True,
+        if rows <= PLAN_ROWS:
+            name, grid, threads, shared = "moe_plan", 1, PLAN_THREADS, 256 + 12 * (shape.experts + 1)
+        else:
+            name, grid, threads = "moe_group", shape.experts + 1, GROUP_THREADS
+            shared = 64 + 4 * (shape.experts + 1)
+        self.device.kernel("moe.cu", name)(
+            (grid, 1, 1), threads, [header, self.chosen, *counts, *ordered], shared=shared, early=True
         )
 
     def _product(

@@ -19,8 +19,8 @@ PART_BYTES, BETTER_BYTES = 32, 24
 BLOCK_CHUNKS = 8
 """Most chunks of a block of a scan."""
 SCAN_THREADS, SCAN_SHARED = 256, 256 + BLOCK_CHUNKS * 1024
-SCAN_BLOCKS = 2048
-"""Blocks of a scan that keep a device busy: rows are cut into no more pieces than that takes."""
+SCAN_RESIDENT = 4
+"""Blocks of a scan that a multiprocessor holds at once: rows are cut into no more pieces than keep all of them busy."""
 FINISH_THREADS, FINISH_SHARED = 512, 512 + 2048 * 16 + 1024 * 12
 
 
@@ -31,6 +31,7 @@ class DeviceSampler:
         """``num_ids``: ids that may be drawn, those of the tokenizer."""
         self.chunks = -(-num_ids // CHUNK_IDS)
         self.num_ids = num_ids
+        self._resident = SCAN_RESIDENT * device.multiprocessors
         self.counts = device.zeros((num_slots, num_ids), np.uint32)
         self.counted = device.zeros(num_slots, np.int32)
         self._parts = device.empty((max_samples, self.chunks * PART_BYTES), np.uint8)
@@ -79,7 +80,7 @@ class DeviceSampler:
         """
         stride, ids, ahead = np.int32(logits.shape[1]), np.int32(self.num_ids), np.int32(history.shape[1])
         assert logits.shape[1] % 4 == 0 and logits.shape[1] >= self.num_ids
-        blocks = max(-(-self.chunks // BLOCK_CHUNKS), min(self.chunks, SCAN_BLOCKS // most))
+        blocks = max(-(-self.chunks // BLOCK_CHUNKS), min(self.chunks, self._resident // most))
         grid = (blocks, most, 1)
         plan = [header, samples, lists, masks]
         row = [logits, stride, ids]
