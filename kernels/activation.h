@@ -57,6 +57,14 @@ DEVICE void store_activation_sums(const Activations& a, i32 row, i32 k, f32 sum)
   if (lane() < 8) *(u32*)(a.at + activation_sum_index(a, row, (k >> 5) + (j & 6)) + (j & 1 ? activation_sum_gap(a) : 0)) = word;
 }
 
+// The sum of 32 rounded values by the same tree as store_activations: four words of two values each are eight values; of the
+// eights 0 to 3 in ascending order.
+DEVICE f32 sum_of_eight(u32 w0, u32 w1, u32 w2, u32 w3) {
+  return add(add(add(bf16_low(w0), bf16_high(w0)), add(bf16_low(w1), bf16_high(w1))),
+             add(add(bf16_low(w2), bf16_high(w2)), add(bf16_low(w3), bf16_high(w3))));
+}
+DEVICE f32 sum_of_eights(f32 e0, f32 e1, f32 e2, f32 e3) { return add(add(e0, e1), add(e2, e3)); }
+
 // Stores N (1, 2, 4, 8, 16 or 32) consecutive values of a row from k, a multiple of N, and the sums of 32. All lanes of the
 // warp call it; 32 / N neighbouring lanes from a multiple of that hold the 32 values of one block in order. Where `valid` is
 // false nothing is stored (the same for all lanes of a block). The sum is one binary tree over the rounded values in ascending

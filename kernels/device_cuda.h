@@ -58,6 +58,13 @@ DEVICE u64 atomic_max(u64* at, u64 v) { return atomicMax(at, v); }
 DEVICE u32 atomic_or(u32* at, u32 v) { return atomicOr(at, v); }
 DEVICE void fence_device() { __threadfence(); }
 DEVICE void fence_block() { __threadfence_block(); }
+// A number in shared memory that only grows: what was written before publish_ is seen after await_ has seen `value` or more.
+DEVICE void publish_(u32* at, u32 value) { asm volatile("st.release.cta.shared.u32 [%0], %1;" ::"r"(shared_address(at)), "r"(value) : "memory"); }
+DEVICE void await_(const u32* at, u32 value) {
+  u32 found;
+  do asm volatile("ld.acquire.cta.shared.u32 %0, [%1];" : "=r"(found) : "r"(shared_address(at)) : "memory");
+  while (found < value);
+}
 
 DEVICE f32 add(f32 a, f32 b) { return __fadd_rn(a, b); }
 DEVICE f32 sub(f32 a, f32 b) { return __fsub_rn(a, b); }

@@ -62,6 +62,10 @@ DEVICE u64 atomic_max(u64* at, u64 v) { return __hip_atomic_fetch_max(at, v, __A
 DEVICE u32 atomic_or(u32* at, u32 v) { return __hip_atomic_fetch_or(at, v, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT); }
 DEVICE void fence_device() { __builtin_amdgcn_fence(__ATOMIC_SEQ_CST, "agent"); }
 DEVICE void fence_block() { __builtin_amdgcn_fence(__ATOMIC_ACQ_REL, "workgroup"); }
+DEVICE void publish_(u32* at, u32 value) { __hip_atomic_store(at, value, __ATOMIC_RELEASE, __HIP_MEMORY_SCOPE_WORKGROUP); }
+DEVICE void await_(const u32* at, u32 value) {
+  while (__hip_atomic_load(at, __ATOMIC_ACQUIRE, __HIP_MEMORY_SCOPE_WORKGROUP) < value) {}
+}
 
 DEVICE f32 add(f32 a, f32 b) { return a + b; }
 DEVICE f32 sub(f32 a, f32 b) { return a - b; }

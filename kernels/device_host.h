@@ -356,6 +356,22 @@ DEVICE u64 atomic_max(u64* at, u64 v) { return luce_atomic_max(at, v); }
 DEVICE u32 atomic_or(u32* at, u32 v) { return __atomic_fetch_or(at, v, __ATOMIC_ACQ_REL); }
 DEVICE void fence_device() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 DEVICE void fence_block() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+DEVICE void publish_(u32* at, u32 value) {
+  __atomic_store_n(at, value, __ATOMIC_RELEASE);
+#ifndef LUCE_HOST_THREADS
+  luce_host::block->changes++;
+#endif
+}
+DEVICE void await_(const u32* at, u32 value) {
+  while (__atomic_load_n(at, __ATOMIC_ACQUIRE) < value) {
+#ifdef LUCE_HOST_THREADS
+    if (luce_host::block->failed) throw luce_host::Failure{"another thread failed"};
+    std::this_thread::yield();
+#else
+    luce_host::yield_();
+#endif
+  }
+}
 
 // Compiled with -ffp-contract=off.
 DEVICE f32 add(f32 a, f32 b) { return a + b; }

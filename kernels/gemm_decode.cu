@@ -20,6 +20,9 @@
 #define EPILOGUE_STORE 0    // y = product
 #define EPILOGUE_ADD 1      // y = add(y, product)
 #define EPILOGUE_SWIGLU 2   // h = bf16 of silu(gate) up, as activations: a row-block is 8 rows of the gate and the same 8 of up
+#ifndef OWN_SUMS
+#define OWN_SUMS 0          // 1: the sums of 32 activations are not in x, they are made here (nobody wrote them)
+#endif
 #ifndef CTAS
 #define CTAS 1              // that should fit on a multiprocessor
 #endif
@@ -32,6 +35,23 @@
 #define QUARTERS (4 / PIECES)
 
 #if HAS_BULK
+
+#if MINIMA && OWN_SUMS
+// Sums of 32 of the activations in shared memory, where those of x would stand.
+DEVICE void make_sums(const u8* xs, u16* sums, i32 records) {
+  for (i32 i = thread(); i < records * 8 * ROWS; i += block_threads()) {
+    const u8* at = xs + i * ROW_BYTES;  // [block of 32][row]
+    u32x4 a = words4_at(at), b = words4_at(at + 16), c = words4_at(at + 32), d = words4_at(at + 48);
+    f32 sum = sum_of_eights(sum_of_eight(a.x, b.x, c.x, d.x), sum_of_eight(a.y, b.y, c.y, d.y),
+                            sum_of_eight(a.z, b.z, c.z, d.z), sum_of_eight(a.w, b.w, c.w, d.w));
+    i32 block = i / ROWS, row = i % ROWS, of = block & 7;
+    u16* to = sums + ((block >> 3) * ROWS + row) * 16 + (of >> 1) * 4 + (of & 1);
+    f32 hi = round_bf16(sum);
+    to[0] = f32_to_bf16(hi);
+    to[2] = f32_to_bf16(sub(sum, hi));
+  }
+}
+#endif
 
 // y f32 [.][y_stride]; h: the activations of the next GEMM, depth h_depth (EPILOGUE_SWIGLU). parts, counts: scratch for shared row-blocks,
 // counts zero before and after. Of the first `n` rows of W and the first `rows` of x something is written. slice: chunks of
@@ -74,10 +94,10 @@ LUCE_KERNEL_RESIDENT(gemm_decode, WARPS * WARP, CTAS)
   const i32 resident = min_(slice * CHUNK_DEPTH, depth) * ROWS * 2;
   u8* sums = xs + resident;
   f32* partials = (f32*)(sums + (MINIMA ? resident / 16 : 0));
-  u64* free_slots = (u64*)(partials + max_(sliced ? 0 : slots * chunks, WARPS) * PARTIAL);
-  u64* x_bar = free_slots + slots;
+  u64* x_bar = (u64*)(partials + max_(sliced ? 0 : slots * chunks, WARPS) * PARTIAL);
   u64* bars = x_bar + 1 + warp * stages;
-  u32* counters = (u32*)(x_bar + 1 + WARPS * stages);
+  u32* counters = (u32*)(x_bar + 1 + WARPS * stages);  // partial sums of a place that are there
+  u32* merged = counters + slots;                      // row-blocks of a place that are added up
 
   // The ring: which unit, and how much of it, is loaded next.
   i32 load_unit = warp, load_left = 0;
@@ -106,7 +126,7 @@ LUCE_KERNEL_RESIDENT(gemm_decode, WARPS * WARP, CTAS)
   }
   if (thread() == 0) {
     bar_init(x_bar, 1);
-    for (i32 i = 0; i < slots; i++) bar_init(free_slots + i, 1), counters[i] = 0;
+    for (i32 i = 0; i < slots; i++) counters[i] = merged[i] = 0;
     bar_init_fence();
   }
   pdl_launch();
@@ -115,11 +135,16 @@ LUCE_KERNEL_RESIDENT(gemm_decode, WARPS * WARP, CTAS)
   if (thread() == 0) {
     const i32 bytes = min_(width * CHUNK_DEPTH, depth - first_chunk * CHUNK_DEPTH) * ROWS * 2;
     const u8* from = x + (i64)first_chunk * CHUNK_DEPTH * ROWS * 2;
-    bar_expect(x_bar, (u32)(MINIMA ? bytes + bytes / 16 : bytes));
+    const bool with_sums = MINIMA && !OWN_SUMS;
+    bar_expect(x_bar, (u32)(with_sums ? bytes + bytes / 16 : bytes));
     for (i32 at = 0; at < bytes; at += 16384) bulk_load(xs + at, from + at, (u32)min_(16384, bytes - at), x_bar);
-    if (MINIMA) bulk_load(sums, x + (i64)depth * ROWS * 2 + (i64)first_chunk * (CHUNK_DEPTH * ROWS / 8), (u32)bytes / 16, x_bar);
+    if (with_sums) bulk_load(sums, x + (i64)depth * ROWS * 2 + (i64)first_chunk * (CHUNK_DEPTH * ROWS / 8), (u32)bytes / 16, x_bar);
   }
   bar_wait(x_bar, 0);
+#if MINIMA && OWN_SUMS
+  make_sums(xs, (u16*)sums, min_(width * 4, records - first_chunk * 4));
+  sync_block();
+#endif
 
   const u8* my_x = xs + lane_activations(lane);
   const u8* my_sums = sums + lane_sums(lane);
@@ -185,9 +210,10 @@ LUCE_KERNEL_RESIDENT(gemm_decode, WARPS * WARP, CTAS)
       for (i32 c = 0; c < chunks; c++) take_partial(t, (const f32*)mine + c * PARTIAL, lane);
       if (lane == 0) counts[place] = 0;
     } else if (width > 1) {
-      const i32 nth = block - first_whole, slot = nth % slots, use = nth / slots;
+      // A place for its sums: that of the row-block `slots` before, once that one is added up.
+      const i32 nth = block - first_whole, slot = nth % slots;
       f32* mine = partials + slot * width * PARTIAL;
-      if (use > 0) bar_wait(free_slots + slot, (u32)(use - 1) & 1u);
+      await_(merged + slot, (u32)(nth / slots));
       put_partial(mine + chunk * PARTIAL, p, lane);
       fence_block();
       sync_warp();
@@ -199,8 +225,7 @@ LUCE_KERNEL_RESIDENT(gemm_decode, WARPS * WARP, CTAS)
       sync_warp();
       if (lane == 0) {
         counters[slot] = 0;
-        fence_block();
-        bar_arrive(free_slots + slot);
+        publish_(merged + slot, (u32)(nth / slots) + 1);
       }
     } else {
       f32* mine = partials + warp * PARTIAL;

@@ -22,6 +22,10 @@
 #endif
 #define EPILOGUE_STORE 0    // y = product
 #define EPILOGUE_ADD 1      // y = add(y, product)
+#define EPILOGUE_SWIGLU 2   // h = bf16 of silu(gate) up, as activations: a row-block is 8 rows of the gate and the same 8 of up
+#ifndef OWN_SUMS
+#define OWN_SUMS 0          // 1: the sums of 32 activations are not in x, they are made here (nobody wrote them)
+#endif
 #if FORMAT == FORMAT_BF16
 #define PIECES 2            // of a record, each one stage of a ring
 #else
@@ -108,11 +112,31 @@ template <class Refill> DEVICE void chunk_products(f32 (&p)[ACC], Ring& ring, co
   wgmma_wait<0>();
 }
 
+#if MINIMA && OWN_SUMS
+// Sums of 32 of the activations in shared memory, where those of x would stand.
+DEVICE void make_sums(const u8* xs, u16* sums, i32 records) {
+  for (i32 i = thread(); i < records * 8 * TOKENS; i += block_threads()) {
+    i32 block = i / TOKENS, row = i % TOKENS, of = block & 7;
+    const u8* at = xs + (block >> 1) * (TOKENS * 128) + (row >> 3) * 1024 + (block & 1) * 512 + (row & 7) * 16;
+    f32 eights[4];
+    UNROLL
+    for (int k = 0; k < 4; k++) {
+      u32x4 v = words4_at(at + k * 128);
+      eights[k] = sum_of_eight(v.x, v.y, v.z, v.w);
+    }
+    f32 sum = sum_of_eights(eights[0], eights[1], eights[2], eights[3]), hi = round_bf16(sum);
+    u16* to = sums + (block >> 3) * (TOKENS * 16) + (row >> 3) * 128 + (row & 7) * 8 + of;
+    to[0] = f32_to_bf16(hi);
+    to[64] = f32_to_bf16(sub(sum, hi));
+  }
+}
+#endif
+
 // x: activations in the prefill layout with one tile of TOKENS rows. y f32 [.][y_stride]: rows below `rows` and columns below n are
-// written. parts, counts: scratch, counts zero before and after. slice: chunks of a slice. stages: pieces of a ring.
+// written. h: the next GEMM's activations in the same layout, depth h_depth (EPILOGUE_SWIGLU). parts, counts: scratch, counts zero before and after. slice: chunks of a slice. stages: pieces of a ring.
 LUCE_KERNEL_RESIDENT(gemm_wide, GROUPS * 128, 1)
-(const u8* RESTRICT x, const u8* RESTRICT w, f32* y, f32* parts, u32* counts, i32 rows, i32 n, i32 y_stride, i32 row_blocks,
- i32 records, i32 slice, i32 stages) {
+(const u8* RESTRICT x, const u8* RESTRICT w, f32* y, u16* h, f32* parts, u32* counts, i32 rows, i32 n, i32 y_stride, i32 h_depth,
+ i32 row_blocks, i32 records, i32 slice, i32 stages) {
   const i32 group = warp() / 4, in_group = thread() & 127, depth = records * RECORD_DEPTH, chunks = ceil_div(records, 4);
   i32 cta = block_x(), ctas = grid_x(), first_chunk = 0, width = chunks;
   if (slice < chunks) {  // CTAs in proportion to the chunks of a slice
@@ -176,11 +200,17 @@ LUCE_KERNEL_RESIDENT(gemm_wide, GROUPS * 128, 1)
   if (thread() == 0) {
     const i32 bytes = slice_records * RECORD_DEPTH * TOKENS * 2;
     const u8* from = x + (i64)first_chunk * CHUNK_BYTES;
-    bar_expect(x_bar, (u32)(MINIMA ? bytes + bytes / 16 : bytes));
+    const bool with_sums = MINIMA && !OWN_SUMS;
+    bar_expect(x_bar, (u32)(with_sums ? bytes + bytes / 16 : bytes));
     for (i32 at = 0; at < bytes; at += 16384) bulk_load(xs + at, from + at, 16384, x_bar);
-    if (MINIMA) bulk_load(sums, x + (i64)depth * TOKENS * 2 + (i64)first_chunk * (CHUNK_BYTES / 16), (u32)bytes / 16, x_bar);
+    if (with_sums) bulk_load(sums, x + (i64)depth * TOKENS * 2 + (i64)first_chunk * (CHUNK_BYTES / 16), (u32)bytes / 16, x_bar);
   }
   bar_wait(x_bar, 0);
+#if MINIMA && OWN_SUMS
+  make_sums(xs, (u16*)sums, slice_records);
+  proxy_fence();
+  sync_block();
+#endif
 
   for (i32 quad = begin + group; quad < end; quad += GROUPS) {
     const i32 block = quad * 4 + (warp() & 3);
@@ -222,6 +252,20 @@ LUCE_KERNEL_RESIDENT(gemm_wide, GROUPS * 128, 1)
       }
       if (in_group == 0) counts[quad] = 0;
     }
+#if EPILOGUE == EPILOGUE_SWIGLU
+    // A lane has two rows of one k; its neighbour the same two of the next k. Each stores one row and both.
+    const Activations next = {h, TOKENS, TOKENS, h_depth};
+    const i32 k = block * 8 + (lane() >> 2), odd = k & 1;
+    const bool real = block < row_blocks && 2 * k < n;
+    UNROLL
+    for (int j = 0; j < TOKENS / 8; j++) {
+      f32 first = real ? mul(silu_(t[4 * j]), t[4 * j + 2]) : 0.0f, second = real ? mul(silu_(t[4 * j + 1]), t[4 * j + 3]) : 0.0f;
+      f32 other = shfl_xor(odd ? first : second, 4);
+      u32 both = odd ? pack_bf16(other, second) : pack_bf16(first, other);
+      i32 row = 8 * j + (lane() & 3) * 2 + odd;
+      if (row < rows && k < h_depth) *(u32*)(next.at + activation_index(next, row, k & ~1)) = both;
+    }
+#else
     UNROLL
     for (int i = 0; i < ACC; i++) {
       i32 row = (i >> 2) * 8 + (lane() & 3) * 2 + (i & 1), index = block * ROW_BLOCK + (lane() >> 2) + (i & 2) * 4;
@@ -230,7 +274,15 @@ LUCE_KERNEL_RESIDENT(gemm_wide, GROUPS * 128, 1)
         *to = EPILOGUE == EPILOGUE_ADD ? add(*to, t[i]) : t[i];
       }
     }
+#endif
   }
+#if EPILOGUE == EPILOGUE_SWIGLU
+  if (block_x() == 0) {  // padding of the next GEMM's K, past the last quad
+    const Activations next = {h, TOKENS, TOKENS, h_depth};
+    const i32 first = quads * 32, pad = h_depth - first;
+    for (i32 i = thread(); i < pad * rows; i += block_threads()) next.at[activation_index(next, i / pad, first + i % pad)] = 0;
+  }
+#endif
 }
 #else
 LUCE_KERNEL(gemm_wide, 32)(const u8*) { trap("gemm_wide needs warpgroup products; gemm_plain is for this device"); }

@@ -39,7 +39,7 @@ class Epilogue(enum.Enum):
     ADD = 1
     """y = y + x W^T, the sum rounded once."""
     SWIGLU = 2
-    """bf16 activations silu(gate) * up [rows, N / 2] in the step layout, without sums of 32; the matrix holds gate and
+    """bf16 activations silu(gate) * up [rows, N / 2] in the layout of x, without sums of 32; the matrix holds gate and
     up interleaved by 8 rows (luce.compute.packing.interleave)."""
 
 
@@ -106,6 +106,7 @@ class WeightMatrix:
         *,
         stride: int | None = None,
         valid: int | None = None,
+        own_sums: bool = False,
         plan: DecodePlan | None = None,
     ) -> None:
         """Launch the product of a bucket of rows.
@@ -116,6 +117,7 @@ class WeightMatrix:
             rows: 1, 2, 4, 8, 16, 32 or 64.
             stride: floats from one row of ``to`` to the next; N when None.
             valid: rows that are written, all of the bucket when None.
+            own_sums: x comes without the sums of 32 that minima multiply (as SWIGLU leaves it); they are made here.
             plan: another launch than :meth:`plan` (tests, measurements).
         """
         plan = self.plan(rows) if plan is None else plan
@@ -128,6 +130,7 @@ class WeightMatrix:
                 "WARPS": plan.warps,
                 "CTAS": plan.resident,
                 "EPILOGUE": epilogue.value,
+                "OWN_SUMS": int(own_sums),
             },
         )
         swiglu = epilogue is Epilogue.SWIGLU
@@ -166,10 +169,10 @@ class WeightMatrix:
         *,
         stride: int | None = None,
         valid: int | None = None,
+        own_sums: bool = False,
         plan: WidePlan | None = None,
     ) -> None:
-        """As :meth:`decode` (STORE or ADD) for 32 or 64 rows in the prefill layout with one tile of that height."""
-        assert epilogue is not Epilogue.SWIGLU, "the wide GEMM stores or adds"
+        """As :meth:`decode` for 32 or 64 rows, in the prefill layout with one tile of that height."""
         if plan is None:
             plan = plan_wide(
                 self.format,
@@ -179,6 +182,7 @@ class WeightMatrix:
                 self.device.multiprocessors,
                 self.device.shared_limit,
             )
+        swiglu = epilogue is Epilogue.SWIGLU
         kernel = self.device.kernel(
             "gemm_wide.cu",
             "gemm_wide",
@@ -187,6 +191,7 @@ class WeightMatrix:
                 "TOKENS": rows,
                 "GROUPS": plan.groups,
                 "EPILOGUE": epilogue.value,
+                "OWN_SUMS": int(own_sums),
             },
         )
         kernel(
@@ -195,12 +200,14 @@ class WeightMatrix:
             [
                 x,
                 self.records,
-                to,
+                None if swiglu else to,
+                to if swiglu else None,
                 scratch.parts,
                 scratch.counts,
                 np.int32(rows if valid is None else valid),
                 np.int32(self.rows),
                 np.int32(self.rows if stride is None else stride),
+                np.int32(padded_depth(self.rows // 2)),
                 np.int32(-(-self.rows // ROW_BLOCK)),
                 np.int32(padded_depth(self.depth) // 256),
                 np.int32(plan.slice_chunks),

@@ -60,7 +60,7 @@ def shared_bytes(
     values = min(slice_chunks * CHUNK_DEPTH, deep) * rows * 2
     sums = values // 16 if name in _WITH_MINIMA else 0
     held = warps if slice_chunks < chunks else max(slots * chunks, warps)
-    bars = slots + 1 + warps * stages
+    bars = 1 + warps * stages
     return (
         warps * stages * piece_bytes(name)
         + values

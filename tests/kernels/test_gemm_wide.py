@@ -10,6 +10,7 @@ from luce.compute import activations
 from luce.compute.device import Device
 from luce.compute.gemm import Epilogue, WeightMatrix, scratch_for
 from luce.compute.gemm_plan import WidePlan, plan_wide, wide_shared_bytes
+from luce.compute.packing import interleave
 from luce.compute.weight_fields import FORMATS
 from tests.kernels.test_gemm_decode import error, exact, product, rows_of
 from tests.kernels.weights import random_rows
@@ -87,3 +88,23 @@ def test_products_are_added(device: Device) -> None:
     before = np.random.default_rng(3).standard_normal((64, 51)).astype(np.float32)
     after = wide(matrix, x, 64, before=before)
     np.testing.assert_array_equal(after, before[:40, :48] + wide(matrix, x, 64))
+
+
+def test_gate_and_up_become_activations_and_the_next_product_makes_their_sums(device: Device) -> None:
+    gate, up = (random_rows("Q6_K", 136, 512, seed) for seed in (1, 2))
+    first = WeightMatrix.load(device, "Q6_K", interleave(gate, up), 512)
+    raw = random_rows("Q4_K", 48, 256)
+    second = WeightMatrix.load(device, "Q4_K", raw, 256)
+    x = rows_of(32, 512)
+    few = device.array(np.full(activations.num_values(16, 136, 0), 0x7FC0, np.uint16))
+    many = device.array(np.full(activations.num_values(32, 136, 32), 0x7FC0, np.uint16))
+    plan = first.plan(16)
+    scratch = scratch_for(device, [plan])
+    first.decode(device.array(activations.pack(x[:16], 0)), few, 16, Epilogue.SWIGLU, scratch, plan=plan)
+    first.wide(device.array(activations.pack(x, 32)), many, 32, Epilogue.SWIGLU, scratch)
+    h, _, _ = activations.unpack(device.numpy(many), 32, 256, 32)
+    np.testing.assert_array_equal(h[:16], activations.unpack(device.numpy(few), 16, 256, 0)[0])
+    assert np.isfinite(h).all() and not h[:, 136:].any()
+    y = device.empty((32, 48), np.float32)
+    second.wide(many, y, 32, Epilogue.STORE, scratch, own_sums=True)
+    np.testing.assert_array_equal(device.numpy(y), wide(second, h, 32))
