@@ -10,6 +10,8 @@
 #define HALVES (GROUP > 8 ? 2 : 1)                    // rows g and g + 8 of a fragment that hold query heads
 #define STEPS (HEAD_DIM / 16)                         // k16 steps of a score
 #define COLUMNS (HEAD_DIM / 8 / CONSUMERS)            // groups of 8 dims that a warp sums values for
+#define COLUMNS_AT_ONCE (COLUMNS % 4 == 0 ? 4 : COLUMNS % 2 == 0 ? 2 : 1)
+#define TURNS (COLUMNS / COLUMNS_AT_ONCE)             // of those, for 32 keys
 #define TILE_STEPS (TILE_KEYS / 16)
 #define FRAGMENT_WORDS (2 * HALVES)                   // of 16 rows x 16, those with query heads
 // What the warps tell each other of a tile: probabilities [step][word][lane], sums of 16 probabilities [step][row][column pair],
@@ -66,15 +68,21 @@ DEVICE void multiply_heads(f32 (&c)[4], const u32 (&a)[FRAGMENT_WORDS], u32 b0, 
   multiply(c, whole, b0, b1);
 }
 
-// Scores of 16 keys of each of BLOCKS blocks.
+// Scores of 16 keys of each of BLOCKS blocks. Fragments of the next steps come in while these multiply.
 template <int BLOCKS> DEVICE void score(f32 (&s)[2][2][4], const u32 (&a)[STEPS][FRAGMENT_WORDS], const u8* const (&tiles)[2]) {
+  u32 b[2][2 * BLOCKS][4];
+  auto take = [&](u32 (&to)[2 * BLOCKS][4], i32 step) {
+    UNROLL for (i32 i = 0; i < 2 * BLOCKS; i++) {
+      fragments(to[i], tiles[i / 2] + (warp() * 2 + i % 2) * GROUP_BYTES + step * 2 * CORE_BYTES + lane() * 16);
+    }
+  };
+  take(b[0], 0);
   UNROLL for (i32 step = 0; step < STEPS; step += 2) {
-    UNROLL for (i32 block = 0; block < BLOCKS; block++) {
-      UNROLL for (i32 i = 0; i < 2; i++) {
-        u32 b[4];
-        fragments(b, tiles[block] + (warp() * 2 + i) * GROUP_BYTES + step * 2 * CORE_BYTES + lane() * 16);
-        multiply_heads(s[block][i], a[step], b[0], b[1]);
-        multiply_heads(s[block][i], a[step + 1], b[2], b[3]);
+    if (step + 2 < STEPS) take(b[(step / 2 + 1) % 2], step + 2);
+    UNROLL for (i32 k = 0; k < 2; k++) {
+      UNROLL for (i32 i = 0; i < 2 * BLOCKS; i++) {
+        const u32(&words)[4] = b[step / 2 % 2][i];
+        multiply_heads(s[i / 2][i % 2], a[step + k], words[2 * k], words[2 * k + 1]);
       }
     }
   }
@@ -272,17 +280,27 @@ LUCE_KERNEL(attention_decode, THREADS)(
         if (block == held) break;
         const u8* tile_values = piece(block, values);
         i32 visible_keys = left - block * BLOCK_ROWS;
-        UNROLL for (i32 pairs = 0; pairs < BLOCK_ROWS / 32; pairs++) {
+        u32 b[2][COLUMNS_AT_ONCE][4];
+        auto take = [&](u32 (&to)[COLUMNS_AT_ONCE][4], i32 turn) {
+          i32 pairs = turn / TURNS, first_column = turn % TURNS * COLUMNS_AT_ONCE;
+          UNROLL for (i32 i = 0; i < COLUMNS_AT_ONCE; i++) {
+            fragments(to[i], tile_values + (pairs * 4 + lane() / 8) * GROUP_BYTES +
+                                 (warp() * COLUMNS + first_column + i) * CORE_BYTES + lane() % 8 * 16);
+          }
+        };
+        take(b[0], 0);
+        UNROLL for (i32 turn = 0; turn < 2 * TURNS; turn++) {
+          i32 pairs = turn / TURNS, first_column = turn % TURNS * COLUMNS_AT_ONCE;
+          if (turn + 1 < 2 * TURNS) take(b[(turn + 1) % 2], turn + 1);
           u32 visible[4] = {~0u, ~0u, ~0u, ~0u};
           if (visible_keys < BLOCK_ROWS) {
             UNROLL for (i32 k = 0; k < 4; k++) visible[k] = pair_mask(pairs * 32 + k * 8 + 2 * t, visible_keys);
           }
-          UNROLL for (i32 i = 0; i < COLUMNS; i++) {
-            u32 b[4];
-            fragments(b, tile_values + (pairs * 4 + lane() / 8) * GROUP_BYTES + (warp() * COLUMNS + i) * CORE_BYTES +
-                             lane() % 8 * 16);
-            UNROLL for (i32 k = 0; k < 2; k++) {
-              multiply_heads(o[i], p[block * 4 + pairs * 2 + k], b[2 * k] & visible[2 * k], b[2 * k + 1] & visible[2 * k + 1]);
+          UNROLL for (i32 k = 0; k < 2; k++) {
+            UNROLL for (i32 i = 0; i < COLUMNS_AT_ONCE; i++) {
+              const u32(&words)[4] = b[turn % 2][i];
+              multiply_heads(o[first_column + i], p[block * 4 + pairs * 2 + k], words[2 * k] & visible[2 * k],
+                             words[2 * k + 1] & visible[2 * k + 1]);
             }
           }
         }
