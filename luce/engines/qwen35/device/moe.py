@@ -68,11 +68,14 @@ class _Launch:
 
 
 def _launch_for(name: str, tiles: int, limit: int) -> _Launch:
-    warps = 8 if tiles > 2 else 12 if name == "BF16" else 20
-    stages = 8
-    while _Launch(tiles, warps, stages).shared(name) > limit:
-        stages -= 1
-    return _Launch(tiles, warps, stages)
+    """As many warps as have registers, with rings of at least two stages in ``limit`` bytes of shared memory."""
+    most = 8 if tiles > 2 else 12 if name == "BF16" else 20
+    for warps in range(most, 0, -4):
+        for stages in range(8, 1, -1):
+            found = _Launch(tiles, warps, stages)
+            if found.shared(name) <= limit:
+                return found
+    raise AssertionError("four warps fit everywhere")
 
 
 class DeviceMoe:
