@@ -11,8 +11,9 @@ from luce.compute.bf16 import round_bf16, widen_bf16
 from luce.compute.device import Device
 from luce.compute.gemm import Epilogue, WeightMatrix, scratch_for
 from luce.engines.qwen35.device.descriptors import PASS
-from luce.engines.qwen35.device.moe import DeviceExperts, DeviceMoe, MoeShape
+from luce.engines.qwen35.device.moe import DeviceExperts, DeviceMoe, MoeShape, experts_of
 from luce.engines.qwen35.moe import route
+from luce.engines.qwen35.weights import FfnWeights, MoeWeights
 from luce.weights import formats
 from tests.kernels.weights import random_rows
 
@@ -267,6 +268,35 @@ def test_products_have_the_bits_of_the_weight_gemm(bench: Bench, name: str) -> N
             np.testing.assert_array_equal(
                 results[at], product(device, name, down[expert], SHAPE.hidden, middle[at])
             )
+
+
+@pytest.mark.parametrize("shared_ffn", [SHAPE.ffn, 40])
+def test_weights_of_a_model(bench: Bench, shared_ffn: int) -> None:
+    rng = np.random.default_rng(shared_ffn)
+    experts, hidden, ffn = SHAPE.experts, SHAPE.hidden, SHAPE.ffn
+
+    def matrix(*shape: int) -> np.ndarray:
+        return rounded(rng.standard_normal(shape) * shape[-1] ** -0.5)
+
+    shared = FfnWeights(matrix(shared_ffn, hidden), matrix(shared_ffn, hidden), matrix(hidden, shared_ffn))
+    weights = MoeWeights(
+        matrix(experts, hidden),
+        matrix(experts, 2 * ffn, hidden),
+        matrix(experts, hidden, ffn),
+        shared,
+        matrix(1, hidden),
+    )
+    gate_up = np.zeros((experts + 1, 2, ffn, hidden))
+    gate_up[:-1] = weights.gate_up.reshape(experts, 2, ffn, hidden)
+    gate_up[-1, :, :shared_ffn] = shared.gate, shared.up
+    down = np.zeros((experts + 1, hidden, ffn))
+    down[:-1] = weights.down
+    down[-1, :, :shared_ffn] = shared.down
+    router = np.concatenate([weights.router, weights.shared_gate])
+    layer = Layer(experts_of(bench.device, weights), router, gate_up, down)
+    normed, x = rows_of(6, 3)
+    found, wanted = bench(layer, normed, x), reference(layer, normed, x)
+    assert np.sqrt(((found - wanted) ** 2).mean() / ((wanted - x) ** 2).mean()) < 1e-3
 
 
 def product(device: Device, name: str, records: np.ndarray, rows: int, x: np.ndarray) -> np.ndarray:

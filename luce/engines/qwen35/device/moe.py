@@ -9,9 +9,10 @@ import numpy as np
 
 from luce.compute.activations import num_values, padded_depth
 from luce.compute.device import Array, Device
-from luce.compute.packing import RECORD_BYTES, ROW_BLOCK
+from luce.compute.packing import RECORD_BYTES, ROW_BLOCK, interleave, pack, stored_format
+from luce.engines.qwen35.weights import MoeWeights
 
-__all__ = ["DeviceExperts", "DeviceMoe", "MoeShape"]
+__all__ = ["DeviceExperts", "DeviceMoe", "MoeShape", "experts_of"]
 
 GROUP_THREADS, PLAN_THREADS = 256, 1024
 PLAN_ROWS = 64
@@ -40,6 +41,29 @@ class DeviceExperts:
     shared_gate_up_format: str = ""
     shared_down: Array | None = None
     shared_down_format: str = ""
+
+
+def experts_of(device: Device, w: MoeWeights) -> DeviceExperts:
+    """A layer's weights, given as float32, as bf16 on a device; the router stays float32."""
+    experts, both, hidden = w.gate_up.shape
+    ffn = max(both // 2, len(w.shared.gate))
+    gate_up = np.zeros((experts + 1, 2, ffn, hidden), np.float32)
+    gate_up[:experts, :, : both // 2] = w.gate_up.reshape(experts, 2, -1, hidden)
+    gate_up[experts, 0, : len(w.shared.gate)] = w.shared.gate
+    gate_up[experts, 1, : len(w.shared.up)] = w.shared.up
+    down = np.zeros((experts + 1, hidden, ffn), np.float32)
+    down[:experts, :, : w.down.shape[2]] = w.down
+    down[experts, :, : w.shared.down.shape[1]] = w.shared.down
+    wide = [
+        pack("F32", interleave(gate.view(np.uint8), up.view(np.uint8)), hidden).records
+        for gate, up in gate_up
+    ]
+    deep = [pack("F32", matrix.view(np.uint8), ffn).records for matrix in down]
+    return DeviceExperts(
+        device.array(np.concatenate([w.router, w.shared_gate])),
+        *(device.array(np.stack(wide)), stored_format("F32")),
+        *(device.array(np.stack(deep)), stored_format("F32")),
+    )
 
 
 @attrs.frozen
