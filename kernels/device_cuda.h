@@ -34,6 +34,8 @@ DEVICE u8* shared_memory() {
   extern __shared__ __align__(1024) u8 luce_shared[];
   return luce_shared;
 }
+// What a kernel lays out in shared memory ends here; the host build checks that the launch has so much.
+DEVICE void shared_ends(const void*) {}
 DEVICE u32 shared_address(const void* at) { return (u32)__cvta_generic_to_shared(at); }
 
 DEVICE u32 as_u32(f32 v) { return __float_as_uint(v); }

@@ -35,6 +35,7 @@ DEVICE i32 grid_z() { return (i32)(__builtin_amdgcn_grid_size_z() / __builtin_am
 
 extern __attribute__((device, shared, aligned(128))) u8 luce_shared[];
 DEVICE u8* shared_memory() { return luce_shared; }
+DEVICE void shared_ends(const void*) {}
 
 DEVICE u32 as_u32(f32 v) { return __builtin_bit_cast(u32, v); }
 DEVICE f32 as_f32(u32 v) { return __builtin_bit_cast(f32, v); }

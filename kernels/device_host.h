@@ -324,6 +324,9 @@ DEVICE i32 grid_x() { return luce_host::block->grid[0]; }
 DEVICE i32 grid_y() { return luce_host::block->grid[1]; }
 DEVICE i32 grid_z() { return luce_host::block->grid[2]; }
 DEVICE u8* shared_memory() { return luce_host::block->shared; }
+DEVICE void shared_ends(const void* at) {
+  if ((const u8*)at > luce_host::block->shared + luce_host::block->shared_bytes) luce_host::fail("too little shared memory for what the kernel lays out");
+}
 
 DEVICE u32 as_u32(f32 v) { u32 r; memcpy(&r, &v, 4); return r; }
 DEVICE f32 as_f32(u32 v) { f32 r; memcpy(&r, &v, 4); return r; }

@@ -98,6 +98,7 @@ LUCE_KERNEL_RESIDENT(gemm_decode, WARPS * WARP, CTAS)
   u64* bars = x_bar + 1 + warp * stages;
   u32* counters = (u32*)(x_bar + 1 + WARPS * stages);  // partial sums of a place that are there
   u32* merged = counters + slots;                      // row-blocks of a place that are added up
+  shared_ends(merged + slots);
 
   // The ring: which unit, and how much of it, is loaded next.
   i32 load_unit = warp, load_left = 0;

@@ -162,6 +162,7 @@ LUCE_KERNEL_RESIDENT(gemm_wide, GROUPS * 128, 1)
   u64* x_bar = (u64*)(sums + (MINIMA ? resident / 16 : 0));
   u64* bars = x_bar + 1;
   u32* words = (u32*)(bars + GROUPS * 4 * stages);
+  shared_ends(words + GROUPS);
   Ring ring = {memory + warp() * stages * PIECE_BYTES, bars + warp() * stages, stages, 0, 0};
 
   Loads loads = {nullptr, 0, begin + group};

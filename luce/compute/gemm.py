@@ -96,6 +96,13 @@ class WeightMatrix:
             self.format, self.rows, self.depth, rows, self.device.multiprocessors, self.device.shared_limit
         )
 
+    @functools.lru_cache(maxsize=16)  # noqa: B019 - as above
+    def wide_plan(self, rows: int) -> WidePlan:
+        """The launch of :meth:`wide` for 32 or 64 rows."""
+        return plan_wide(
+            self.format, self.rows, self.depth, rows, self.device.multiprocessors, self.device.shared_limit
+        )
+
     def decode(
         self,
         x: Any,
@@ -173,15 +180,7 @@ class WeightMatrix:
         plan: WidePlan | None = None,
     ) -> None:
         """As :meth:`decode` for 32 or 64 rows, in the prefill layout with one tile of that height."""
-        if plan is None:
-            plan = plan_wide(
-                self.format,
-                self.rows,
-                self.depth,
-                rows,
-                self.device.multiprocessors,
-                self.device.shared_limit,
-            )
+        plan = self.wide_plan(rows) if plan is None else plan
         swiglu = epilogue is Epilogue.SWIGLU
         kernel = self.device.kernel(
             "gemm_wide.cu",

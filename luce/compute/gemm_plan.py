@@ -67,7 +67,7 @@ def shared_bytes(
         + sums
         + held * partial_floats(rows) * 4
         + bars * 8
-        + slots * 4
+        + slots * 8
     )
 
 
