@@ -27,6 +27,7 @@ from luce.engines.qwen35.device.samples import SampleTemplate
 from luce.sampling.parameters import SamplingParams
 
 ROWS = (1, 4, 16, 64)
+EXPERT_ROWS = (*ROWS, 512)
 VOCABULARY, WIDTH = 248_077, 248_320
 KINDS = {
     "greedy": SamplingParams(temperature=0),
@@ -214,7 +215,7 @@ def experts(device: Device, timer: Timer, bandwidth: float, layers: int = 3) -> 
             down = packed_shape(name, shape.hidden, shape.ffn)
             parts = [tiled(device, (shape.experts + 1, *part), block) for part in (gate_up, down)]
             made.append(DeviceExperts(router, parts[0], name, parts[1], name))
-        for rows in (*ROWS, 512):
+        for rows in EXPERT_ROWS:
             normed = rng.standard_normal((rows, shape.hidden)).astype(np.float32)
             device.copy(moe.wide[:rows], device.array(normed))
             inputs = device.zeros(rows * shape.hidden // 16 * 17, np.uint16)

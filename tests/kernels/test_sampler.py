@@ -53,6 +53,8 @@ class Bench:
     def __init__(self, device: Device, ids: int = IDS, width: int = WIDTH) -> None:
         self.device = device
         self.ids, self.width = ids, width
+        self.captured = False
+        """Launch from a graph."""
         self.sampler = DeviceSampler(device, ids, SLOTS, 8)
         self.history = device.array(np.full((SLOTS, HISTORY), 2**30, np.int32))
 
@@ -90,15 +92,22 @@ class Bench:
             )
         samples[len(draws) :].view(np.uint8)[...] = 0x7F
         drawn = self.device.array(np.full(most * DRAWN.itemsize, 0xEE, np.uint8))
-        array = self.device.array
-        self.sampler.launch(
-            *(array(part.view(np.uint8)) for part in (header, samples, lists)),
-            array(masks),
+        args = [
+            *(self.device.array(part.view(np.uint8)) for part in (header, samples, lists)),
+            self.device.array(masks),
             self.history,
-            array(logits),
+            self.device.array(logits),
             drawn,
             most,
-        )
+        ]
+        if self.captured:
+            stream = self.device.stream()
+            self.device.synchronize()
+            with self.device.using(stream):
+                self.device.capture(lambda: self.sampler.launch(*args, early=True)).launch()
+                stream.synchronize()
+        else:
+            self.sampler.launch(*args)
         found = self.device.numpy(drawn)
         assert (found[len(draws) * DRAWN.itemsize :] == 0xEE).all()
         return found.view(DRAWN)[: len(draws)]
@@ -283,6 +292,18 @@ def test_a_mask_of_nothing_fails_its_row_alone(bench: Bench) -> None:
     with pytest.raises(DeviceError):
         draws[0].expected().sample(draws[0].logits, 3, draws[0].mask)
     assert bench(draws)["faults"].tolist() == [FAULT_MASK, FAULT_MASK, 0]
+
+
+def test_neither_graphs_nor_the_number_of_blocks_change_a_bit(device: Device) -> None:
+    draws = rows_of(
+        [{"logprobs": 5}, {"top_p": 0.8, "logprobs": 2}, {"top_k": 3, "min_p": 0.1}, {"temperature": 0.0}]
+    )
+    found = []
+    for resident, captured in ((1, False), (8, False), (1000, False), (8, True)):
+        bench = Bench(device)
+        bench.sampler._resident, bench.captured = resident, captured
+        found.append(bench(draws).tobytes())
+    assert len(set(found)) == 1
 
 
 @pytest.mark.parametrize("ids", [1, 2, 31, 2048, 2049])
