@@ -80,7 +80,7 @@ DEVICE void epilogue(const f32 (&t)[ACC], const Shape& s, const Plan& plan, Tile
   i32 row0 = (tile.weights * (TILE_BLOCKS / 4) + (SPLIT ? 0 : warp() / 4)) * 64, token0 = tile.tokens * TOKENS;
   f32* staged = my_place(plan);
   f32* at = staged + (lane() & 3) * 2 * STAGED_ROW + (warp() & 3) * 16 + (lane() >> 2);
-  if (!TOTAL_SHARED) bulk_store_wait();
+  if (!TOTAL_SHARED || s.chunks == 1) bulk_store_wait();
   barrier_sync(1 + warp() / 4, 128);  // totals have been read, or the rows before have left
   UNROLL for (i32 j = 0; j < TOKENS / 8; j++)
     UNROLL for (i32 i = 0; i < 4; i++) at[(8 * j + (i & 1)) * STAGED_ROW + (i & 2) * 4] = t[4 * j + i];

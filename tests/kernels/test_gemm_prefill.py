@@ -126,11 +126,12 @@ def test_swiglu_has_the_bits_of_steps(device: Device, name: str) -> None:
     np.testing.assert_array_equal(activations.unpack(device.numpy(out), 16, 40, 0)[0], found[:16])
 
 
+@pytest.mark.parametrize("depth", [DEPTH, 512])
 @pytest.mark.parametrize("split", [False, True])
 @pytest.mark.parametrize("name", ["BF16", "Q4_K", "Q6_K"])
-def test_a_block_takes_tile_after_tile(device: Device, name: str, split: bool) -> None:
-    """Rings, totals and rows on their way go from one tile to the next."""
-    m, x = matrix(device, name, 72), random_x(130)
+def test_a_block_takes_tile_after_tile(device: Device, name: str, split: bool, depth: int) -> None:
+    """Rings, totals and rows on their way go from one tile to the next, with one chunk of k or several."""
+    m, x = matrix(device, name, 72, depth), random_x(130, depth)
     tiling = Tiling(64, 2, 3, 2, split)
     one = product(device, m, x, tiling, blocks=1)
     np.testing.assert_array_equal(one.view(np.uint32), product(device, m, x, tiling).view(np.uint32))
