@@ -209,15 +209,15 @@ class Encoder:
             rows = await self._encode(picture)
             rows.setflags(write=False)  # from now on many share them
             self._result = rows
-            event, outcome, count = "image.done", f"{len(rows)} rows", len(rows)
+            event, outcome, count, nbytes = "image.done", f"{len(rows)} rows", len(rows), rows.nbytes
         except Exception as error:
             if not isinstance(error, LuceError):
                 log.exception("encoding a picture of request %s failed", request)
             self._result = error.with_traceback(None)  # its frames hold the picture
-            event, outcome, count = "image.failed", "failed", 0
+            event, outcome, count, nbytes = "image.failed", "failed", 0, 0
         seconds = trio.current_time() - started
         self.seconds_encoding += seconds
-        self._events.detail(encoded, request, picture.digest, seconds, count)
+        self._events.detail(encoded, request, picture.digest, seconds, count, nbytes)
         log.debug("a picture of request %s: %s, %.1f ms", request, outcome, seconds * 1e3)
         self.mailbox.put(ToEncoder(event))
 

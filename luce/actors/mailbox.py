@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import outcome
 import trio
@@ -77,6 +77,14 @@ class Turn:
         self.pending = 0
         self.waker = Waker()
         """Woken when the count falls to zero. The step loop sleeps here, and its mailbox wakes it here too."""
+
+    def mailbox(self, waker: Waker | None = None) -> Mailbox[Any]:
+        """A mailbox of an actor whose turn this is."""
+        return Mailbox(self, waker)
+
+    def over(self) -> bool:
+        """May the loop go on? Asked by it alone, and again whenever it is woken."""
+        return self.pending == 0
 
     def idle(self) -> None:
         """For mailboxes: the count has fallen to zero."""

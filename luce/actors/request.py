@@ -100,7 +100,7 @@ class Request:
         """Who waits for its prompt to be computed."""
         self.capabilities: Capabilities = wiring.capabilities
         self.timings = Timings(now)
-        self.mailbox: Mailbox[RequestMessage] = Mailbox(wiring.turn)
+        self.mailbox: Mailbox[RequestMessage] = wiring.turn.mailbox()
         self.buffer = TokenBuffer(wiring.options.buffer_limit, self._drained, waker)
         self.machine = Machine(
             wiring.request_chart, RequestGuards(self), id=submission.id, observer=wiring.events.observe

@@ -19,16 +19,16 @@ from luce.actors.choices import prompt_tokens
 from luce.actors.deadline import time_limit
 from luce.actors.encoder import Encode, Encoder, EncoderGuards, on_worker_thread
 from luce.actors.free_memory import FreeMemory, machine_memory, recorded
-from luce.actors.mailbox import Mailbox, Turn, Waker
+from luce.actors.mailbox import Waker
 from luce.actors.masks import Compute, MaskWorkers
 from luce.actors.messages import ToEncoder, ToLoop
 from luce.actors.options import ServiceOptions
+from luce.actors.outside import Outside
 from luce.actors.protocol import FED, check_protocol
 from luce.actors.request import Request
 from luce.actors.request_guards import RequestGuards
 from luce.actors.step_loop import LoopGuards, StepLoop
 from luce.actors.submission import Handle, Submission
-from luce.actors.timers import Timers
 from luce.actors.token_buffer import End
 from luce.actors.tracing import arrival, refused, snapshot, tell_illegal_events, trace_header
 from luce.actors.wiring import Wiring
@@ -71,6 +71,7 @@ class Service:
     free_memory: what budgets that the operator left open depend on. Every look is a record of the event stream.
     compute: where masks of constrained answers are computed; None is on worker threads.
     recorder: writes the event stream to files from the first event on, until :meth:`run` ends.
+    outside: when messages, timers and masks come; None is as they are there.
     """
 
     def __init__(
@@ -82,6 +83,7 @@ class Service:
         free_memory: FreeMemory = machine_memory,
         compute: Compute | None = None,
         recorder: Recorder | None = None,
+        outside: Outside | None = None,
     ) -> None:
         check_protocol({name: load_chart(name) for name in FED}, actor_guards())
         self.model = model
@@ -92,9 +94,10 @@ class Service:
         """Every request whose task lives, by arrival number."""
         self.arrivals: dict[int, float] = {}
         """When they were asked for, by arrival number: their preparation came later."""
-        turn = Turn()
-        self.timers = Timers()
-        self._masks = MaskWorkers(compute)
+        outside = outside or Outside(masks=MaskWorkers(compute))
+        turn = outside.turn
+        self.timers = outside.timers
+        self._masks = outside.masks
         self._wiring = Wiring(
             options=self.options,
             capabilities=model.engine.capabilities,
@@ -102,8 +105,8 @@ class Service:
             timers=self.timers,
             events=self.events,
             free_memory=recorded(free_memory, self.events),
-            loop=Mailbox[ToLoop](turn, turn.waker),
-            encoder=Mailbox[ToEncoder](turn),
+            loop=turn.mailbox(turn.waker),
+            encoder=turn.mailbox(),
             masks=self._masks,
             request_chart=load_chart("request"),
             forget=self._forget,
@@ -245,7 +248,13 @@ class Service:
             self.requests[request.order] = request
             self.arrivals[request.order] = arrived
             self.events.detail(
-                arrival, request.submission, request.order, arrived, request.follows, self.events.content
+                arrival,
+                request.submission,
+                request.order,
+                arrived,
+                request.follows,
+                request.mask is not None,
+                self.events.content,
             )
             request.start()
             nursery.start_soon(request.run)

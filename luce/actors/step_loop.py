@@ -141,7 +141,7 @@ class StepLoop:
         """Return when every mailbox of the server, this one included, is empty (the turn rule)."""
         turn = self._wiring.turn
         self._read_mail()
-        while turn.pending:
+        while not turn.over():
             await turn.waker.sleep()
             self._read_mail()
 
@@ -328,6 +328,9 @@ class StepLoop:
             if done.error is not None:
                 events.detail(failed, work.slot, work.kind.value, done.error)
             end_work(self, request, work, done)
+        for outcome in outcomes:
+            if outcome.error is not None:
+                events.detail(failed, outcome.slot, "row", outcome.error)
         hand_on(self, flight, outcomes)
         for slot in sorted(self.retiring):
             self._release_if_still(slot)

@@ -145,8 +145,8 @@ def tell_illegal_events(events: EventStream, error: BaseException) -> None:
         events.detail(illegal, error.machine, error.event, error.configuration)
 
 
-def encoded(request: str, digest: bytes, seconds: float, rows: int) -> Encoded:
-    return Encoded(request, digest, seconds, rows)
+def encoded(request: str, digest: bytes, seconds: float, rows: int, nbytes: int) -> Encoded:
+    return Encoded(request, digest, seconds, rows, nbytes)
 
 
 def refused(submission: Submission, error: Exception) -> Refused:
@@ -155,7 +155,9 @@ def refused(submission: Submission, error: Exception) -> Refused:
     )
 
 
-def arrival(submission: Submission, order: int, arrived: float, follows: bool, content: bool) -> Arrival:
+def arrival(
+    submission: Submission, order: int, arrived: float, follows: bool, masked: bool, content: bool
+) -> Arrival:
     prompt = submission.prompt
     ids = prompt.token_ids.astype("<i4")
     starts = {span.image: span.start for span in prompt.spans}
@@ -174,6 +176,7 @@ def arrival(submission: Submission, order: int, arrived: float, follows: bool, c
         choice=submission.choice,
         follows=follows,
         constrained=submission.constraint is not None,
+        masked=masked,
         stops=len(submission.stop),
         turn_ends=tuple(prompt.turn_ends),
         answer_start=prompt.answer_start,
@@ -182,6 +185,7 @@ def arrival(submission: Submission, order: int, arrived: float, follows: bool, c
         positions=prompt.positions.astype("<i4").tobytes() if content else None,
         stop_strings=submission.stop if content else None,
         thinking=prompt.starts_in_thinking,
+        salt=blake2b(submission.cache_salt, digest_size=16).digest() if submission.cache_salt else b"",
         form=msgspec.to_builtins(submission.form) if content and submission.form is not None else None,
     )
 
@@ -204,6 +208,12 @@ def _sampling(params: SamplingParams, content: bool) -> dict[str, Any]:
 def trace_header(service: Service, content: bool) -> Header:
     """Of a service's trace."""
     model = service.model
+    # What was decided once, from memory that was free then, as numbers.
+    settled = attrs.evolve(
+        service.options,
+        prefix_bytes=service.loop.memory.cache.budget,
+        image_bytes=service.encoder.cache.budget,
+    )
     charts = {name: load_chart(name) for name in chart_names()}
     return Header(
         version=VERSION,
@@ -217,7 +227,7 @@ def trace_header(service: Service, content: bool) -> Header:
         content=content,
         model=model.name,
         fingerprint=model.fingerprint,
-        options=_builtins(service.options),
+        options=_builtins(settled),
         capabilities=_builtins(model.engine.capabilities),
         versions={"python": platform.python_version(), **_versions()},
     )

@@ -67,6 +67,7 @@ PARTS = {
     },
     "replay": {
         "check": "Step every machine of a trace again by the charts in it.",
+        "run": "Drive the actors along a trace again and compare all that they do.",
         "exact": "Run the requests of a trace again and compare every token.",
         "show": "Draw a trace in the terminal, requests as lanes.",
         "diff": "Find the first difference of every machine between two traces.",

@@ -121,6 +121,8 @@ class Arrival(msgspec.Struct, frozen=True, tag="arrival", omit_defaults=True):
     """Another one computes the prompt for it."""
     constrained: bool = False
     """Its answer is held to a form: a schema, a grammar, a tool."""
+    masked: bool = False
+    """So is its first token already."""
     stops: int = 0
     """How many stop strings it has."""
     turn_ends: tuple[int, ...] = ()
@@ -134,6 +136,8 @@ class Arrival(msgspec.Struct, frozen=True, tag="arrival", omit_defaults=True):
     """Content."""
     thinking: bool = False
     """The prompt opened a think block."""
+    salt: bytes = b""
+    """Digest of its cache salt, where it has one: requests of different salts share no prefix."""
     form: dict[str, Any] | None = None
     """Content: the :class:`luce.constraints.wish.ConstraintWish` that its answer is held to."""
 
@@ -226,6 +230,8 @@ class Encoded(msgspec.Struct, frozen=True, tag="encode"):
     seconds: float
     rows: int
     """0 if it failed."""
+    nbytes: int = 0
+    """That they take."""
 
 
 class Gap(msgspec.Struct, frozen=True, tag="gap"):

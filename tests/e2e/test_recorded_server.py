@@ -9,6 +9,7 @@ from collections import Counter
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from luce.replay.check import Checker, first_divergence
 from luce.trace.events import EventRecord
@@ -83,6 +84,35 @@ def test_a_server_that_is_killed(tiny_model: Path, tmp_path: Path) -> None:
         server.wait(10)
     _, events, details = read(tmp_path)
     assert events["request (start)"] == details[Arrival] == 7 and events["server drained"] == 0
+
+
+def replay(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*LUCE, "replay", *arguments], capture_output=True, text=True, timeout=120)
+
+
+@pytest.mark.parametrize("end", ["in order", "killed"])
+def test_what_was_recorded_with_content_happens_again(end: str, tiny_model: Path, tmp_path: Path) -> None:
+    """The actors do the same, and the engine says the same, in another company."""
+    flags = ("--slots", "2", "--context", "1024", "--depth", "2", "--trace", str(tmp_path), "--trace-content")
+    with serving(tiny_model, *flags) as server:
+        use(server)
+        until(lambda: read(tmp_path)[1]["request retired"] == 6, 20)
+        server.signal(signal.SIGTERM if end == "in order" else signal.SIGKILL)
+        server.wait(30)
+    said = replay("run", str(tmp_path))
+    assert said.returncode == 0 and said.stdout.endswith("launches: the actors do the same\n"), said
+    said = replay("exact", str(tmp_path), str(tiny_model), "--slots", "3", "--prefill", "5")
+    assert said.returncode == 0 and said.stdout.endswith("tokens: every one is equal\n"), said
+
+
+def test_what_was_recorded_without_content_is_not_run_again(tiny_model: Path, tmp_path: Path) -> None:
+    with serving(tiny_model, "--context", "1024", "--trace", str(tmp_path)) as server:
+        post(server, body("Hi", max_tokens=5)).raise_for_status()
+        server.signal()
+        server.wait(30)
+    for verb in ("run", "exact"):
+        said = replay(verb, str(tmp_path))
+        assert said.returncode == 2 and "TRACE: it has no content" in said.stderr, said
 
 
 def test_content_is_recorded_when_it_is_asked_for(tiny_model: Path, tmp_path: Path) -> None:

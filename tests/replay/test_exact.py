@@ -23,8 +23,10 @@ from luce.http.openai.prepare import prepare_chat
 from luce.http.options import HttpOptions
 from luce.replay.exact import Rerun, check_repeatable, run_again
 from luce.replay.recorded_requests import RecordedRequest, recorded_requests
+from luce.replay.redrive.driver import drive
+from luce.replay.redrive.script import script_of
 from luce.trace.events import EventRecord
-from luce.trace.reader import Item
+from luce.trace.reader import FileStart, Item
 from luce.trace.schema import Arrival, Gap, Landed
 from luce.vision.preprocess import Preprocessor
 from tests.e2e.test_serve import body, picture, url
@@ -163,6 +165,15 @@ def test_every_token_is_equal_in_other_company(
     )
     assert not rerun.others and not rerun.skipped
     assert rerun.requests == recording.finished + recording.cancelled and rerun.tokens > 200
+
+
+def test_the_actors_do_the_same(recording: Recording) -> None:
+    """Of a real engine's trace, whose steps took what they took."""
+    items = items_of(recording.trace)
+    start = items[0]
+    assert isinstance(start, FileStart)
+    found = drive(start.header, script_of(items), items)
+    assert found.parted is None and found.records > 500 and found.plans > found.launches > 50
 
 
 def test_the_command(recording: Recording, capsys: pytest.CaptureFixture[str]) -> None:

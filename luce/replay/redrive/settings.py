@@ -1,0 +1,35 @@
+"""What the recorded server was, from the header of its trace."""
+
+from __future__ import annotations
+
+import attrs
+import msgspec
+
+from luce.actors.options import ServiceOptions
+from luce.engines.seam import Capabilities
+from luce.errors import ConfigError
+from luce.trace.schema import Header
+
+__all__ = ["settings_of"]
+
+
+def settings_of(header: Header) -> tuple[ServiceOptions, Capabilities]:
+    """Its options, with room for whatever the trace says was taken in, and what its engine declared.
+
+    Raises:
+        ConfigError: the header does not say it, or the trace lacks what actors would need.
+    """
+    try:
+        options = msgspec.convert(header.options, ServiceOptions)
+        capabilities = msgspec.convert(header.capabilities, Capabilities)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"its header does not say what its server was: {error}", flag="TRACE") from None
+    if not header.content and capabilities.snapshots and options.prefix_bytes != 0:
+        raise ConfigError(
+            "it has no content, and its server kept prefixes: which prompts begin alike is not in it; record with "
+            "--trace-content, or with --prefix-memory 0",
+            flag="TRACE",
+        )
+    # What the queue and buffers hold decides nothing here: who was refused, and who did not read, is in the trace.
+    open_wide = {"max_queued": 1 << 40, "max_queued_tokens": 1 << 60, "buffer_limit": 1 << 40}
+    return attrs.evolve(options, **open_wide), capabilities

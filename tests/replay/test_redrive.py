@@ -1,0 +1,287 @@
+"""Real actors led along traces: they do the same again, and what is done otherwise is found where it happens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import attrs
+import msgspec
+import pytest
+
+from luce.actors import prefix_cache
+from luce.cli.main import _run as cli
+from luce.engines.fake.engine import deepseek_capabilities
+from luce.errors import ConfigError, TraceFileError
+from luce.replay.redrive.driver import Redrive, drive
+from luce.replay.redrive.script import script_of
+from luce.scheduling import plan as policy
+from luce.scheduling.state import Decision, LoopState
+from luce.trace.events import EventRecord
+from luce.trace.files import Limits
+from luce.trace.reader import FileStart, Item, read_header, read_trace, trace_paths
+from luce.trace.schema import Arrival, Gap, Landed, Launched, Planned
+from tests.sim import simulator
+from tests.sim.crowd import BROKEN, serve_crowd
+from tests.sim.simulator import Faults, simulate
+from tests.sim.test_mixed_traffic import OPTIONS, TIMES, mixed
+from tests.trace.recording import StepRecorder, header, items_of, written
+
+FAULTS = Faults(rows=1.0, steps=0.5, copies=0.4, pictures=BROKEN)
+
+
+@pytest.fixture
+def with_content(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(simulator, "StepRecorder", lambda path: StepRecorder(path, content=True))
+
+
+def again(items: list[Item]) -> Redrive:
+    first = items[0]
+    assert isinstance(first, FileStart)
+    return drive(first.header, script_of(items), items)
+
+
+@pytest.mark.usefixtures("with_content")
+@pytest.mark.parametrize(("seed", "depth"), [(3, 1), (4, 2), (5, 2)])
+def test_a_crowd_with_faults(seed: int, depth: int, tmp_path: Path) -> None:
+    """Pictures, parks, cached prefixes, forms, choices, limits, stalls, and everything that may fail."""
+    report = serve_crowd(seed, 300 if seed == 4 else 120, depth=depth, trace=tmp_path, faults=FAULTS)
+    found = again(items_of(tmp_path))
+    assert found.parted is None
+    assert found.records == sum(report.events.values()) > 4000
+    assert found.launches == report.metrics.steps and found.plans > found.launches
+    for needed in (
+        "request park.save", "request resume", "request cancel", "request client.full", "request step.failed",
+        "request client.drained", "request client.timeout", "request mask.ready", "request lead.over",
+        "request deadline.expired", "request queue.expired", "prefix_entry lock", "encoder image.failed",
+    ):  # fmt: skip
+        if seed == 4:
+            assert report.events[needed], needed
+
+
+@pytest.mark.usefixtures("with_content")
+def test_staged_passes(tmp_path: Path) -> None:
+    options: dict[str, Any] = OPTIONS | {"depth": 2, "staged_rows": 256}
+    report = simulate(3, mixed(), deepseek_capabilities(), TIMES, Faults(), tmp_path, **options)
+    assert report.events["request slice.done"]
+    found = again(items_of(tmp_path))
+    assert found.parted is None and found.records == sum(report.events.values())
+
+
+def test_without_content_where_no_prefixes_are_cached(tmp_path: Path) -> None:
+    report = serve_crowd(7, 80, depth=2, trace=tmp_path, faults=FAULTS, snapshots=False)
+    items = items_of(tmp_path)
+    assert not any(
+        item[2].token_ids
+        for item in items
+        if not isinstance(item, EventRecord | FileStart) and isinstance(item[2], Arrival)
+    )
+    found = again(items)
+    assert found.parted is None and found.records == sum(report.events.values())
+
+
+def test_many_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        simulator,
+        "StepRecorder",
+        lambda path: StepRecorder(path, Limits(1 << 30, 20_000), every=300, content=True),
+    )
+    report = serve_crowd(4, 100, depth=2, trace=tmp_path)
+    paths = trace_paths([tmp_path])
+    assert len(paths) > 2
+    found = again(list(read_trace(paths)))
+    assert found.parted is None and found.records == sum(report.events.values())
+    with pytest.raises(TraceFileError, match="it does not begin with its server"):
+        script_of(read_trace(paths[1:]))
+    with pytest.raises(TraceFileError, match=r"records \d+ to \d+ are missing before it"):
+        script_of(read_trace([paths[0], *paths[2:]]))
+
+
+# -- what is otherwise is found --------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def crowd(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("crowd")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(simulator, "StepRecorder", lambda path: StepRecorder(path, content=True))
+        serve_crowd(5, 60, depth=1, trace=folder)
+    return folder
+
+
+def test_the_command(crowd: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli(["replay", "run", str(crowd)]) == 0
+    assert capsys.readouterr().out.endswith("launches: the actors do the same\n")
+
+
+Planner = Callable[[LoopState], Decision]
+
+
+def one_row_less(decide: Planner) -> Planner:
+    """A policy that gives the first prompt in a plan a row less than it may have."""
+
+    def other(state: LoopState) -> Decision:
+        decision = decide(state)
+        for place, segment in enumerate(decision.segments):
+            if segment.kind.value == "prefill" and segment.count > 3 and not segment.sample:
+                changed = segment._replace(count=segment.count - 1)
+                segments = (*decision.segments[:place], changed, *decision.segments[place + 1 :])
+                return attrs.evolve(decision, segments=segments)
+        return decision
+
+    return other
+
+
+def test_another_policy_parts_at_its_first_other_plan(
+    crowd: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("luce.replay.redrive.driver.plan", one_row_less(policy.plan))
+    items = items_of(crowd)
+    parted = again(items).parted
+    assert parted is not None and parted.expected is not None and parted.why == "something else happens"
+    assert isinstance(parted.expected[2], Planned) and parted.found is not None  # type: ignore[index]
+    first = next(
+        item
+        for item in items
+        if not isinstance(item, EventRecord | FileStart)
+        and isinstance(item[2], Planned)
+        and any(run.kind == "prefill" and run.count > 3 and not run.sample for run in item[2].runs)
+    )
+    assert parted.expected == first
+    assert cli(["replay", "run", str(crowd)]) == 1
+    said = capsys.readouterr().out.splitlines()
+    assert said[0] == f"at record {first[0]}: something else happens"
+    assert said[1].startswith("  in the trace  Planned(") and said[2].startswith("  now           Planned(")
+
+
+def test_another_cache_parts_at_the_entry(crowd: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A change that no plan shows at once: states are kept at one place less."""
+    real = prefix_cache.capture_points
+    monkeypatch.setattr(prefix_cache, "capture_points", lambda *args, **more: real(*args, **more)[1:])
+    parted = again(items_of(crowd)).parted
+    assert parted is not None and parted.expected is not None
+
+
+Change = Callable[[list[Item]], int]
+"""Changes a trace in place; the number of the record at which that must show, at the latest."""
+
+
+def record(items: list[Item], machine: str, event: str, number: int = 3) -> int:
+    places = [
+        at
+        for at, item in enumerate(items)
+        if isinstance(item, EventRecord) and (item.machine, item.event) == (machine, event)
+    ]
+    return places[number]
+
+
+def detail(items: list[Item], kind: type, number: int) -> int:
+    places = [
+        at
+        for at, item in enumerate(items)
+        if not isinstance(item, EventRecord | FileStart) and isinstance(item[2], kind)
+    ]
+    return places[number]
+
+
+def without_a_token(items: list[Item]) -> int:
+    item = items.pop(record(items, "request", "token", 40))
+    return int(item[0]) + 60  # type: ignore[index,arg-type]
+
+
+def a_token_twice(items: list[Item]) -> int:
+    at = record(items, "request", "token", 40)
+    items.insert(at, items[at])
+    return int(items[at][0]) + 1  # type: ignore[index,arg-type]
+
+
+def other_guards(items: list[Item]) -> int:
+    at = record(items, "request", "token", 40)
+    items[at] = items[at]._replace(guards=items[at].guards ^ 1)  # type: ignore[union-attr]
+    return int(items[at].seq)  # type: ignore[union-attr]
+
+
+def an_event_of_nobody(items: list[Item]) -> int:
+    at = record(items, "request", "token", 40)
+    items[at] = items[at]._replace(id="nobody")  # type: ignore[union-attr]
+    return int(items[at].seq)  # type: ignore[union-attr]
+
+
+def a_timer_that_is_not_set(items: list[Item]) -> int:
+    at = record(items, "request", "token", 40)
+    items.insert(at, items[at]._replace(event="queue.expired"))  # type: ignore[union-attr]
+    return int(items[at].seq)  # type: ignore[union-attr]
+
+
+def a_block_less(items: list[Item]) -> int:
+    at = detail(items, Launched, 30)
+    seq, t, launched = items[at]  # type: ignore[misc]
+    items[at] = (seq, t, msgspec.structs.replace(launched, freed=(*launched.freed, 3)))
+    return seq
+
+
+def a_plan_less(items: list[Item]) -> int:
+    item = items.pop(detail(items, Planned, 30))
+    return int(item[0]) + 60  # type: ignore[index,arg-type]
+
+
+def results_of_another_step(items: list[Item]) -> int:
+    at = detail(items, Landed, 30)
+    seq, t, landed = items[at]  # type: ignore[misc]
+    items[at] = (seq, t, msgspec.structs.replace(landed, number=landed.number + 1))
+    return seq
+
+
+def without_results(items: list[Item]) -> int:
+    """In the middle of a trace that breaks off."""
+    del items[record(items, "loop", "plan.rows", 60) :]
+    item = items.pop(detail(items, Landed, 30))
+    return int(item[0])  # type: ignore[index,arg-type]
+
+
+def without_its_end(items: list[Item]) -> int:
+    """The server ends, and something that happened before is not there."""
+    item = items.pop(record(items, "request", "retired", 50))
+    return int(item[0]) + 10_000  # type: ignore[index,arg-type]
+
+
+CHANGES = (
+    without_a_token, a_token_twice, other_guards, an_event_of_nobody, a_timer_that_is_not_set, a_block_less,
+    a_plan_less, results_of_another_step, without_results, without_its_end,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_trace_that_was_changed_is_found(crowd: Path, change: Change) -> None:
+    items = items_of(crowd)
+    latest = change(items)
+    parted = again(items).parted
+    assert parted is not None
+    assert parted.expected is None or parted.expected[0] <= latest  # type: ignore[index]
+
+
+# -- what cannot be driven --------------------------------------------------------------------------------------
+
+
+def test_refusals(tmp_path: Path, crowd: Path) -> None:
+    head = read_header(trace_paths([crowd])[0]).header
+    script = script_of(items_of(crowd))
+    with pytest.raises(ConfigError, match=r"^TRACE: it has no content, and its server kept prefixes"):
+        drive(msgspec.structs.replace(head, content=False), script, [])
+    with pytest.raises(ConfigError, match=r"^TRACE: its header does not say what its server was: "):
+        drive(header(), script, [])
+    (tmp_path / "gap").mkdir()
+    records = [item for item in items_of(crowd) if isinstance(item, EventRecord)][:9]
+    written(tmp_path / "gap", records, [(records[4].seq, 0.0, Gap(7))])
+    with pytest.raises(TraceFileError, match="7 records before 4 are missing"):
+        script_of(items_of(tmp_path / "gap"))
+
+
+def test_a_server_that_was_killed_is_driven_to_where_its_trace_ends(crowd: Path) -> None:
+    """Wherever that is, in the middle of a turn too."""
+    items = items_of(crowd)
+    at = record(items, "loop", "plan.rows", 40)
+    for end in range(at, at + 60):
+        found = again(items[: end + 1])
+        assert found.parted is None and found.launches > 30, items[end]
