@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING
 from luce.actors.flight import Flight
 from luce.actors.messages import ChunkDone, SliceDone, StepFailed, Token
 from luce.actors.request import Request
+from luce.actors.tracing import failed
 from luce.engines.seam import Outcome, Segment, SegmentKind
 from luce.errors import DeviceError
 from luce.tuples import new_tuple
 
 if TYPE_CHECKING:
     from luce.actors.step_loop import StepLoop
+    from luce.trace.events import EventStream
 
 __all__ = ["hand_on"]
 
@@ -21,7 +23,7 @@ _PREFILL = SegmentKind.PREFILL
 """Finding a member of an enumeration takes a while, and this is needed for every lane."""
 
 
-def hand_on(loop: StepLoop, flight: Flight, outcomes: tuple[Outcome, ...]) -> None:
+def hand_on(loop: StepLoop, flight: Flight, outcomes: tuple[Outcome, ...], events: EventStream) -> None:
     """Tell every request what became of its rows.
 
     A row that was launched ahead may turn out to have needed a mask for its token: it is void. Its request hears
@@ -37,6 +39,7 @@ def hand_on(loop: StepLoop, flight: Flight, outcomes: tuple[Outcome, ...]) -> No
         slot, kind, start, _, _, sample, layers = segment
         mailbox = request.mailbox
         if outcome.error is not None:
+            events.detail(failed, slot, "row", outcome.error)
             mailbox.put(StepFailed(DeviceError(outcome.error)))
             continue
         if layers is not None:

@@ -328,10 +328,7 @@ class StepLoop:
             if done.error is not None:
                 events.detail(failed, work.slot, work.kind.value, done.error)
             end_work(self, request, work, done)
-        for outcome in outcomes:
-            if outcome.error is not None:
-                events.detail(failed, outcome.slot, "row", outcome.error)
-        hand_on(self, flight, outcomes)
+        hand_on(self, flight, outcomes, events)
         for slot in sorted(self.retiring):
             self._release_if_still(slot)
 
