@@ -54,7 +54,7 @@ def asked(model: Any) -> Iterator[tuple[Submission, ...]]:
     """Texts and pictures, greedy and drawn, with a form, with choices, long enough to press each other out."""
     for number in range(14):
         fields: dict[str, Any] = {
-            "max_tokens": 20 + 14 * (number % 4),
+            "max_tokens": 36 + 14 * (number % 4),
             "temperature": number % 3,
             "seed": number,
         }
@@ -101,10 +101,11 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> Recording:
         recorder = StepRecorder(trace, content=True)
         service = Service(model, options, recorder=recorder)
         service.events.listen(lambda record: events.add(f"{record.machine} {record.event}"))
+        given = list(asked(model))  # that all of them come at once is what makes some give way
         async with trio.open_nursery() as nursery:
             await nursery.start(service.run)
             async with trio.open_nursery() as crowd:
-                for number, submissions in enumerate(asked(model)):
+                for number, submissions in enumerate(given):
                     crowd.start_soon(ask, service, submissions, number % 6 == 3)
             service.drain()
             await service.stopped()
