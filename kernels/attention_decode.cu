@@ -132,8 +132,8 @@ DEVICE void fill_ring(const Work& work, i32 from, i32 to, const u8* keys, const 
 // Lanes longer than max_splits splits are read that far only: the caller chooses it for the longest.
 // grid: as many blocks as the device holds at once (any number works); threads and shared bytes: attention_decode_shape.
 LUCE_KERNEL(attention_decode, THREADS)(
-    const u16* RESTRICT q, const u16* keys, const u16* values, const Pass* pass, const Lane* lanes, const i32* tables,
-    i32 blocks, f32* RESTRICT parts, f32x4* RESTRICT marks, i32 max_splits) {
+    const u16* q, const u16* keys, const u16* values, const Pass* pass, const Lane* lanes, const i32* tables,
+    i32 blocks, f32* parts, f32x4* marks, i32 max_splits) {
   u8* shared = shared_memory();
   u32* probabilities = (u32*)(shared + RING_BYTES);
   f32* step_sums = (f32*)(probabilities + PROBABILITY_WORDS);
@@ -337,8 +337,8 @@ LUCE_EXPORT(attention_decode_shape)
 //   x  f32 [rows][stride], where the gates stand (attention_inputs); y: see activation.h, K = HEADS * HEAD_DIM
 // grid (lanes or more, HEADS), HEAD_DIM threads; shared: 16 * HEAD_DIM + 64 bytes.
 LUCE_KERNEL(attention_merge, HEAD_DIM)(
-    const f32* RESTRICT parts, const f32x4* RESTRICT marks, const Pass* pass, const Row* rows, const Lane* lanes,
-    const i32* tables, i32 blocks, i32 max_splits, const f32* RESTRICT x, i32 stride, u16* y, i32 y_rows, i32 y_tile, i32 y_depth) {
+    const f32* parts, const f32x4* marks, const Pass* pass, const Row* rows, const Lane* lanes,
+    const i32* tables, i32 blocks, i32 max_splits, const f32* x, i32 stride, u16* y, i32 y_rows, i32 y_tile, i32 y_depth) {
   i32 i = block_x(), head = block_y(), dim = thread();
   f32x4* steps = (f32x4*)shared_memory();  // of a split (a, b, l of the first half, l of the second)
   f32* tops = (f32*)(steps + HEAD_DIM);

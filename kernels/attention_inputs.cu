@@ -49,7 +49,7 @@ DEVICE void store_part(u16* to, const f32 (&y)[PART]) {
 // Positions past the table turn as its last one does: the host has checked them.
 // grid: enough blocks of 256 threads for a warp a head; shared: 32 * HEAD_DIM bytes.
 LUCE_KERNEL(attention_inputs, WARPS * 32)(
-    const f32* RESTRICT x, i32 stride, const f32* RESTRICT q_norm, const f32* RESTRICT k_norm, const f32x2* RESTRICT rope,
+    const f32* x, i32 stride, const f32* RESTRICT q_norm, const f32* RESTRICT k_norm, const f32x2* RESTRICT rope,
     i32 positions, const Pass* pass, const Row* rows, u16* RESTRICT q, u16* RESTRICT keys, u16* RESTRICT values, i32 blocks,
     f32 eps) {
   i32 unit = block_x() * WARPS + warp(), row = unit / UNITS, head = unit % UNITS;

@@ -47,8 +47,8 @@ DEVICE void fill_ring(const Rows& rows, const u8* keys, const u8* values, i32 bl
 //   x  f32 [rows][stride], where the gates stand (attention_inputs); y: see activation.h, K = HEADS * HEAD_DIM
 // grid (HEADS / TILE_HEADS, tiles or more); threads and shared bytes: attention_prefill_shape.
 LUCE_KERNEL(attention_prefill, THREADS)(
-    const u16* RESTRICT q, const u16* keys, const u16* values, const Pass* pass, const Row* pass_rows, const Lane* lanes,
-    const Tile* tiles, const i32* tables, i32 blocks, const f32* RESTRICT x, i32 stride, u16* y, i32 y_rows, i32 y_tile,
+    const u16* q, const u16* keys, const u16* values, const Pass* pass, const Row* pass_rows, const Lane* lanes,
+    const Tile* tiles, const i32* tables, i32 blocks, const f32* x, i32 stride, u16* y, i32 y_rows, i32 y_tile,
     i32 y_depth) {
   u8* queries = shared_memory();
   u8* probabilities = queries + QUERY_BYTES;

@@ -68,8 +68,8 @@ DEVICE void clear_values(u8* block, i32 count) {
 
 // Arguments and grid as attention_prefill's; threads and shared bytes: attention_prefill_wgmma_shape.
 LUCE_KERNEL(attention_prefill_wgmma, THREADS)(
-    const u16* RESTRICT q, const u16* keys, const u16* values, const Pass* pass, const Row* pass_rows, const Lane* lanes,
-    const Tile* tiles, const i32* tables, i32 blocks, const f32* RESTRICT x, i32 stride, u16* y, i32 y_rows, i32 y_tile,
+    const u16* q, const u16* keys, const u16* values, const Pass* pass, const Row* pass_rows, const Lane* lanes,
+    const Tile* tiles, const i32* tables, i32 blocks, const f32* x, i32 stride, u16* y, i32 y_rows, i32 y_tile,
     i32 y_depth) {
   u8* queries = shared_memory();
   u8* probabilities = queries + QUERY_BYTES;  // two buffers

@@ -32,7 +32,7 @@
 //   q, keys  bf16 [HEADS][tiles][64 * DEPTH]; values [HEADS][tiles][64 * HEAD_DIM]
 // grid: enough blocks of 256 threads for tiles * 8 * 3 * HEADS warps.
 LUCE_KERNEL(vision_inputs, WARPS * 32)(
-    const f32* RESTRICT x, i32 rows, i32 stride, const f32* RESTRICT bias, const f32x2* RESTRICT turn, u8* RESTRICT q,
+    const f32* x, i32 rows, i32 stride, const f32* RESTRICT bias, const f32x2* RESTRICT turn, u8* RESTRICT q,
     u8* RESTRICT keys, u8* RESTRICT values) {
   i32 tiles = ceil_div(rows, TILE_ROWS), unit = block_x() * WARPS + warp();
   i32 group = unit / (3 * HEADS), part = unit % (3 * HEADS) / HEADS, head = unit % HEADS, tile = group / 8, first = group * 8;

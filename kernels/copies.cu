@@ -29,7 +29,7 @@ LUCE_KERNEL(fill_pieces, 1024)(const Piece* pieces, const i32* count, u8* to, u3
 LUCE_EXPORT(fill_pieces)
 
 // faults[l] = FAULT_ROWS when the last row of lane l of x f32 [R][hidden] holds NaN or infinity, else 0. Grid (lanes or more).
-LUCE_KERNEL(check_lanes, 1024)(const Pass* pass, const Lane* lanes, const f32* RESTRICT x, i32 hidden, i32* faults) {
+LUCE_KERNEL(check_lanes, 1024)(const Pass* pass, const Lane* lanes, const f32* x, i32 hidden, i32* faults) {
   u32* bad = (u32*)shared_memory();
   pdl_wait();
   i32 l = block_x();

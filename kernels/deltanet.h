@@ -196,6 +196,19 @@ DEVICE i32 value_channel(i32 head) { return 2 * HK * DK + head * DV; }
 // ---- Output norm. Squares of a head's o: pairs of columns 2g, 2g + 1 of a 16-column tile by fma, pairs by a tree over g, tiles
 // in ascending order. Its values are stored 32 by 32 (activation.h): where DV is no multiple of 32, for two heads at a time.
 #define OUTPUT_SPAN (DV % 32 ? 2 * DV : DV)
+// Where a value of the output stands in the next product's input. TILED_OUTPUT: heads in the order of a GGUF's output matrix, in
+// which head (h % RATIO) HK + h / RATIO is ours number h.
+#ifndef TILED_OUTPUT
+#define TILED_OUTPUT 0
+#endif
+#if TILED_OUTPUT && DV % 32
+#error "TILED_OUTPUT: DV is a multiple of 32"
+#endif
+DEVICE i32 output_column(i32 column) {
+  i32 head = column / DV;
+  if (!TILED_OUTPUT || head >= HV) return column;
+  return (head % RATIO * HK + head / RATIO) * DV + column % DV;
+}
 DEVICE f32 pair_square(f32 even, f32 odd) { return fma_(odd, odd, mul(even, even)); }
 DEVICE f32 output_factor(f32 squares, f32 eps) { return div(1.0f, sqrt_(add(div(squares, (f32)DV), eps))); }
 DEVICE f32 gated(f32 o, f32 factor, f32 weight, f32 z) { return mul(mul(mul(o, factor), weight), quick_silu(z)); }

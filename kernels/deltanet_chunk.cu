@@ -514,7 +514,7 @@ LUCE_KERNEL(deltanet_finish, 32 * FINISH_WARPS)(
           y[0] = gated(v.x, factor, w.x, gate.x), y[1] = gated(v.y, factor, w.y, gate.y);
           y[2] = gated(v.z, factor, w.z, gate.z), y[3] = gated(v.w, factor, w.w, gate.w);
         }
-        store_activations<4>(to, row, column, y, at < OUTPUT_SPAN && column < out_depth);
+        store_activations<4>(to, row, output_column(column), y, at < OUTPUT_SPAN && column < out_depth);
       }
     }
   }

@@ -256,7 +256,7 @@ LUCE_KERNEL_RESIDENT(deltanet_step, 2 * DV, 2)(
   for (i32 i = 1; i < TILES; i++) total = add(total, shared.squares[i]);
   Activations to = {out, out_rows, out_tile, out_depth};
   f32 value[1] = {gated(shared.out[thread()], output_factor(total, eps), scale, z)};
-  store_activations<1>(to, row, head * DV + thread(), value);
+  store_activations<1>(to, row, output_column(head * DV + thread()), value);
   value[0] = 0.0f;
   if (head == HV - 1)
     for (i32 k = HV * DV + thread(); k < out_depth; k += DV) store_activations<1>(to, row, k, value);

@@ -58,7 +58,7 @@ DEVICE void make_sums(const u8* xs, u16* sums, i32 records) {
 // a slice; aligned: CTAs take whole row-blocks. stages: pieces of a warp's ring. slots: row-blocks of a CTA whose partial sums
 // can be under way.
 LUCE_KERNEL_RESIDENT(gemm_decode, WARPS * WARP, CTAS)
-(const u8* RESTRICT x, const u8* RESTRICT w, f32* y, u16* h, f32* parts, u32* counts, i32 rows, i32 n, i32 y_stride, i32 h_depth,
+(const u8* x, const u8* RESTRICT w, f32* y, u16* h, f32* parts, u32* counts, i32 rows, i32 n, i32 y_stride, i32 h_depth,
  i32 row_blocks, i32 records, i32 slice, i32 aligned, i32 stages, i32 slots) {
   const i32 lane = ::lane(), warp = ::warp(), depth = records * RECORD_DEPTH, chunks = ceil_div(records, 4);
   const bool sliced = slice < chunks;

@@ -204,7 +204,7 @@ LUCE_EXPORT(moe_plan)
 // order i32 [R * ranks]: the pair at a position; place: the position of a pair; tiles: runs of up to `height` positions of one
 // expert, in their order; num_tiles: of all, and of those before the shared expert's.
 #define GROUP_THREADS 256
-LUCE_KERNEL(moe_group, GROUP_THREADS)(const Pass* pass, const i32* RESTRICT chosen, i32 experts, i32 used, i32 height, i32* order,
+LUCE_KERNEL(moe_group, GROUP_THREADS)(const Pass* pass, const i32* chosen, i32 experts, i32 used, i32 height, i32* order,
                                       i32* place, ExpertTile* tiles, i32* num_tiles) {
   u32* counts = (u32*)(shared_memory() + 64);
   u32* sums = (u32*)shared_memory();

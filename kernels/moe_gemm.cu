@@ -65,7 +65,7 @@ struct Stream {
 // first_expert on. num_tiles: where the tiles of the launch end and, if `from` is given, begin. y or h gets the products of the
 // first `n` rows of weights. Grid: any; WARPS warps.
 LUCE_KERNEL_RESIDENT(moe_gemm, WARPS * WARP, 1)
-(const u8* RESTRICT x, i32 x_rows, const i32* RESTRICT order, i32 ranks, const ExpertTile* RESTRICT tiles, const i32* from, const i32* num_tiles,
+(const u8* x, i32 x_rows, const i32* order, i32 ranks, const ExpertTile* tiles, const i32* from, const i32* num_tiles,
  const u8* RESTRICT weights, i64 expert_bytes, i32 first_expert, i32 row_blocks, i32 records, i32 n, f32* y, i32 y_stride, u16* h,
  i32 h_rows, i32 h_depth) {
   const i32 lane = ::lane(), warp = ::warp(), quad = warp / 4;

@@ -144,7 +144,7 @@ LUCE_EXPORT(rms_norm_wide)
 
 // LayerNorm of rows x f32 [rows * group][width], `group` of them side by side in a row of the output (the merger's 2 x 2
 // patches). Grid (rows), any number of threads up to 1024 that is the same for one width; 128 + 8 group bytes of shared memory.
-LUCE_KERNEL(layer_norm, NORM_THREADS)(const f32* RESTRICT x, const f32* RESTRICT weight, const f32* RESTRICT bias, f32 eps, i32 width,
+LUCE_KERNEL(layer_norm, NORM_THREADS)(const f32* x, const f32* RESTRICT weight, const f32* RESTRICT bias, f32 eps, i32 width,
                                       i32 group, u16* out, i32 out_rows, i32 tile, i32 depth) {
   f32 *room = (f32*)shared_memory(), *mean = room + 32, *inverse = mean + group;
   pdl_wait();

@@ -19,7 +19,7 @@ DEVICE f32 apply(f32 v) { return FUNCTION == GELU ? gelu_tanh_(v) : FUNCTION == 
 
 // Grid (blocks along the depth, rows). x f32 [.][stride]; width (of the output) a multiple of 8, 0 up to depth behind it. Of
 // `rows` rows, or pass->rows if there is a pass.
-LUCE_KERNEL(pointwise, 256)(const Pass* pass, i32 rows, const f32* RESTRICT x, i32 stride, const f32* RESTRICT bias, i32 width,
+LUCE_KERNEL(pointwise, 256)(const Pass* pass, i32 rows, const f32* x, i32 stride, const f32* RESTRICT bias, i32 width,
                             u16* out, i32 out_rows, i32 tile, i32 depth) {
   pdl_wait();
   pdl_launch();
@@ -40,7 +40,7 @@ LUCE_EXPORT(pointwise)
 
 // x += y + bias, f32 rows; `table` rows (x = y + bias + table, say position embeddings) are added if it is given. Grid (blocks,
 // rows); width a multiple of 4.
-LUCE_KERNEL(add_bias, 256)(i32 rows, f32* x, const f32* RESTRICT y, i32 stride, const f32* RESTRICT bias, const f32* RESTRICT table, i32 width) {
+LUCE_KERNEL(add_bias, 256)(i32 rows, f32* x, const f32* y, i32 stride, const f32* RESTRICT bias, const f32* RESTRICT table, i32 width) {
   pdl_wait();
   pdl_launch();
   i32 r = block_y();

@@ -200,7 +200,7 @@ DEVICE bool mask_wins(const Sample& s, const Adjust* lists, const u32* masks, i3
 // CHUNK_GROUPS]: maxima of the values, of the logits; sums f32x2 [samples][chunks * CHUNK_WARPS]: largest logit of a warp's ids and sum of
 // e^(logit - largest); better Better [samples].
 LUCE_KERNEL_RESIDENT(sampler_scan, SCAN_THREADS, 4)(const Pass* pass, const Sample* samples, const Adjust* lists, const u32* masks,
-    const i32* history, i32 history_stride, u32* counts, const i32* counted, const f32* RESTRICT logits, i32 stride, i32 ids,
+    const i32* history, i32 history_stride, u32* counts, const i32* counted, const f32* logits, i32 stride, i32 ids,
     Part* parts, f32* groups, f32x2* sums, Better* better) {
   u8* room = shared_memory();
   pdl_wait();
@@ -255,7 +255,7 @@ DEVICE Found found_in(const Part* parts, i32 blocks, bool draws, u8* room) {
 // The same grid and block, 256 bytes of shared memory. For rows whose filter is wide (checks_winner): the sum of all weights after
 // min-p, and how many ids, of which weight, are better than the one that would be drawn without the filter.
 LUCE_KERNEL(sampler_weights, SCAN_THREADS)(const Pass* pass, const Sample* samples, const Adjust* lists, const u32* masks,
-    const u32* counts, const f32* RESTRICT logits, i32 stride, i32 ids, const Part* parts, Better* better) {
+    const u32* counts, const f32* logits, i32 stride, i32 ids, const Part* parts, Better* better) {
   u8* room = shared_memory();
   pdl_wait();
   pdl_launch();
@@ -335,7 +335,7 @@ DEVICE f64 normaliser_of(const f32x2* sums, i32 count, u8* room) {
 // Grid (samples or the bucket's), FINISH_THREADS threads, FINISH_SHARED bytes of shared memory (sampler_select.h); `blocks` of a row of
 // the other two. drawn[r] gets the result, the history the token; counted follows.
 LUCE_KERNEL_RESIDENT(sampler_finish, FINISH_THREADS, 1)(const Pass* pass, const Sample* samples, const Adjust* lists, const u32* masks,
-    i32* history, i32 history_stride, const u32* counts, i32* counted, const f32* RESTRICT logits, i32 stride, i32 ids, i32 blocks,
+    i32* history, i32 history_stride, const u32* counts, i32* counted, const f32* logits, i32 stride, i32 ids, i32 blocks,
     const Part* parts, const f32* groups, const f32x2* sums, const Better* better, Drawn* drawn) {
   pdl_wait();
   pdl_launch();
