@@ -21,7 +21,9 @@ from luce.compute.host_memory import available_bytes
 from luce.compute.selfcheck import check_operators
 from luce.demo.matrix.cells import Cell, all_cells, named_cell
 from luce.demo.matrix.covering import covering_cells
+from luce.engines.choose_device import choose_device
 from luce.engines.load_model import (
+    LoadedEngine,
     LoadOptions,
     OpenedModel,
     check_free,
@@ -29,7 +31,6 @@ from luce.engines.load_model import (
     load_engine,
     open_model,
 )
-from luce.engines.qwen35.engine import Qwen35Engine
 from luce.engines.qwen35.memory import format_bytes
 from luce.engines.seam import RowSource, Segment, SegmentKind, SlotSpec, StepPlan
 from luce.errors import ConfigError, DeviceError, LuceError, printable
@@ -54,6 +55,13 @@ def doctor(
     ] = None,
     /,
     *,
+    device: Annotated[
+        str,
+        NAME,
+        Parameter(
+            help="Where the exactness self-test runs: cpu, cuda:N, hip:N, or auto: the first GPU if there is one."
+        ),
+    ] = "cpu",
     matrix: Annotated[
         bool,
         Parameter(
@@ -82,7 +90,7 @@ def doctor(
     cells = _cells(model, matrix, sample, cell)
     console = Console(highlight=False, soft_wrap=True)
     good = True
-    for finding in examine(model):
+    for finding in examine(model, device):
         mark = "[green]ok[/]   " if finding.good else "[red]FAIL[/] "
         console.print(mark, end="")
         console.print(f"{finding.name:<12} {printable(finding.text)}", markup=False)
@@ -112,16 +120,18 @@ def _cells(model: Path | None, matrix: bool, sample: bool, cell: str | None) -> 
     return covering_cells() if sample else all_cells()
 
 
-def examine(model: Path | None) -> Iterator[Finding]:
+def examine(model: Path | None, device: str = "cpu") -> Iterator[Finding]:
     """All findings, cheap ones first."""
     yield Finding("python", f"{sys.version.split()[0]} on {platform.platform()}")
     yield Finding("packages", ", ".join(f"{name} {_version(name)}" for name in PACKAGES))
     free = available_bytes()
     yield Finding("memory", "unknown" if free is None else f"{format_bytes(free)} free")
     yield _checked("device", lambda: str(pin_blas()))
+    if device != "cpu":
+        yield _checked("GPU", lambda: _gpu(device))
     yield _checked("operators", _operators)
     opened: list[OpenedModel] = []
-    yield _checked("model", lambda: _open(model, opened))
+    yield _checked("model", lambda: _open(model, opened, device))
     if opened:
         yield _checked("exactness", lambda: _exactness(opened[0]))
 
@@ -138,10 +148,18 @@ def _operators() -> str:
     return "numpy's element functions and sums give each row the same bits anywhere"
 
 
-def _open(path: Path | None, opened: list[OpenedModel]) -> str:
-    options = LoadOptions(slots=len(ROWS), context=max(ROWS) + 8)
+def _gpu(device: str) -> str:
+    found = choose_device(device)
+    if found is None:
+        return "none; the CPU is used"
+    return f"{found.fingerprint}, {format_bytes(found.free_bytes())} free"
+
+
+def _open(path: Path | None, opened: list[OpenedModel], device: str) -> str:
+    options = LoadOptions(slots=len(ROWS), context=max(ROWS) + 8, device=device)
     found = open_model(path or demo_model(), options, chat=False, fitting=False)
-    check_free(found.plan, "the self-test of this model")
+    if found.on_device is None:
+        check_free(found.plan, "the self-test of this model")
     opened.append(found)
     return f"{found.name} from {found.files.path}"
 
@@ -161,7 +179,7 @@ def _exactness(opened: OpenedModel) -> str:
     return f"{opened.name}: {len(ROWS)} prompts gave {same}"
 
 
-def alone_and_beside(engine: Qwen35Engine, tokens: int = 6) -> list[int]:
+def alone_and_beside(engine: LoadedEngine, tokens: int = 6) -> list[int]:
     """Greedy answers to prompts alone in one piece, then to all of them at once in small pieces.
 
     Returns:
@@ -184,7 +202,7 @@ def _spec(rows: int, vocab: int, tokens: int) -> SlotSpec:
     return SlotSpec(ids, positions, 0, SamplingParams(temperature=0.0, seed=0, logprobs=0), tokens)
 
 
-def _run(engine: Qwen35Engine, specs: list[SlotSpec], tokens: int, piece: int) -> list[Answer]:
+def _run(engine: LoadedEngine, specs: list[SlotSpec], tokens: int, piece: int) -> list[Answer]:
     block = engine.capabilities.block_size
     need = -(-(max(len(spec.token_ids) for spec in specs) + tokens) // block)
     tables = [tuple(range(slot * need, (slot + 1) * need)) for slot in range(len(specs))]

@@ -151,6 +151,16 @@ class ModelFlags:
         Parameter(group=MODEL, help="Memory that the model may take, as 8GiB; by default what is free."),
     ] = None
 
+    device: Annotated[
+        str,
+        NAME,
+        Parameter(
+            group=MODEL,
+            help="Where the text model runs: cpu, cuda:N, hip:N (the GPU of that number, through CuPy), or auto: the "
+            "first GPU if there is one.",
+        ),
+    ] = "auto"
+
     def options(self, sampling: Mapping[str, float | int] | None = None) -> Any:
         """:class:`luce.engines.load_model.LoadOptions` of these flags, and of those about sampling that were given."""
         from luce.engines.load_model import LoadOptions
@@ -163,6 +173,7 @@ class ModelFlags:
             block_size=self.block_size,
             num_blocks=self.blocks,
             max_memory=self.max_memory,
+            device=self.device,
             sampling=sampling or {},
         )
 

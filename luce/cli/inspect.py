@@ -61,7 +61,8 @@ def inspect_model(path: Path, options: LoadOptions, console: Console, *, tensors
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     if model.tokenizer is None or model.template is None:
         open_model(path, options)  # which refuses it
-    check_fits(model.config, model.plan, options.max_memory)
+    if model.on_device is None:
+        check_fits(model.config, model.plan, options.max_memory)
 
 
 def describe(model: OpenedModel) -> Iterator[str]:

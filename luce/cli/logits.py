@@ -13,12 +13,18 @@ import numpy as np
 from cyclopts import Parameter
 from rich.console import Console
 
-from luce.cli.flags import FILE, ConfigFlags
+from luce.cli.flags import FILE, NAME, ConfigFlags
 from luce.cli.inputs import read_file
 from luce.cli.loading_progress import loading_progress
 from luce.cli.outputs import check_writable, same_file, writing
-from luce.engines.load_model import LoadOptions, OpenedModel, check_free, load_engine, open_model
-from luce.engines.qwen35.engine import Qwen35Engine
+from luce.engines.load_model import (
+    LoadedEngine,
+    LoadOptions,
+    OpenedModel,
+    check_free,
+    load_engine,
+    open_model,
+)
 from luce.engines.qwen35.prompt import Prompt, PromptBuilder
 from luce.engines.seam import PatchImage, SlotSpec
 from luce.errors import ConfigError, RequestError, reason
@@ -71,6 +77,7 @@ def logits(
         Parameter(negative="", help="Also image_rows_0 …: the encoded rows [N, hidden] of each picture."),
     ] = False,
     mmproj: Annotated[Path | None, FILE, Parameter(help="Vision tower of a GGUF model.")] = None,
+    device: Annotated[str, NAME, Parameter(help="Where it is computed: cpu, cuda:N, hip:N or auto.")] = "cpu",
     config: ConfigFlags = ConfigFlags(),  # noqa: B008 - frozen
 ) -> None:
     """Write the logits of a prompt to a file, for comparison with other implementations.
@@ -83,13 +90,14 @@ def logits(
     check_writable(out, "--out")
     asked = read_request(request)
     chat = asked.messages is not None
-    options = LoadOptions(mmproj=mmproj, slots=1, context=1)
+    options = LoadOptions(mmproj=mmproj, slots=1, context=1, device=device)
     opened = open_model(model, options, chat=chat, fitting=False)
     with _naming(request):
         prompt = build_prompt(asked, opened.prompts, request.parent)
     count = len(prompt.token_ids)
     opened = open_model(model, attrs.evolve(options, context=count), chat=chat, fitting=False)
-    check_free(opened.plan, f"a prompt of {count} tokens", output_bytes(opened, count))
+    if opened.on_device is None:
+        check_free(opened.plan, f"a prompt of {count} tokens", output_bytes(opened, count))
     console = Console(stderr=True, soft_wrap=True, highlight=False)
     with loading_progress(opened.name, console) as progress:
         engine = load_engine(opened, progress)
@@ -161,7 +169,7 @@ def build_prompt(request: LogitsRequest, prompts: PromptBuilder, folder: Path) -
 
 
 def compute(
-    engine: Qwen35Engine, prompt: Prompt, *, hidden: bool, vision: bool
+    engine: LoadedEngine, prompt: Prompt, *, hidden: bool, vision: bool
 ) -> dict[str, np.ndarray[Any, np.dtype[Any]]]:
     """The arrays by name, as the npz file holds them."""
     rows = [engine.encode(image) for image in prompt.images]

@@ -148,12 +148,20 @@ class CupyDevice:
         compiler = "hiprtc" if self.hip else "nvrtc " + ".".join(map(str, cupy.cuda.nvrtc.getVersion()))
         self.fingerprint = f"{found['name'].decode()} {self.arch} {compiler}"
         self._modules: dict[str, Any] = {}
+        self._kernels: dict[tuple[str, str, tuple[tuple[str, int | str], ...]], CupyKernel] = {}
 
     def free_bytes(self) -> int:
         return int(self.cupy.cuda.runtime.memGetInfo()[0])
 
     def kernel(self, source: str, name: str, defines: Defines | None = None) -> CupyKernel:
         wanted = defines or {}
+        asked = source, name, tuple(sorted(wanted.items()))
+        found = self._kernels.get(asked)
+        if found is None:
+            found = self._kernels[asked] = self._load(source, name, wanted)
+        return found
+
+    def _load(self, source: str, name: str, wanted: Defines) -> CupyKernel:
         key = module_key(source, wanted, self.arch)
         module = self._modules.get(key)
         if module is None:

@@ -14,8 +14,12 @@ import attrs
 
 from luce.compute.host_memory import available_bytes
 from luce.constraints.constrainer import Constrainer
+from luce.engines.choose_device import CPU
 from luce.engines.loaded import LoadedModel
+from luce.engines.on_device import OnDevice, place
 from luce.engines.qwen35.config import FAMILY_NAME, FAMILY_SAMPLING, Qwen35Config
+from luce.engines.qwen35.device.budget import device_memory_plan
+from luce.engines.qwen35.device.engine import DeviceEngine
 from luce.engines.qwen35.engine import Qwen35Engine
 from luce.engines.qwen35.loading import LoadProgress, check_tensors, load_config, load_weights
 from luce.engines.qwen35.memory import (
@@ -37,6 +41,7 @@ from luce.weights.model_files import ModelFiles, resolve_model
 
 __all__ = [
     "LoadOptions",
+    "LoadedEngine",
     "OpenedModel",
     "check_context",
     "check_fits",
@@ -75,11 +80,14 @@ class LoadOptions:
     """Of a picture file."""
     max_image_pixels: int | None = None
     """Of a picture; None: :data:`luce.vision.decode.MAX_PIXELS`, or what a quarter of the free memory decodes."""
+    device: str = CPU
+    """As :func:`luce.engines.choose_device.choose_device` takes it."""
     decoding_workers: int = 0
     """Pictures that are decoded at once, for the memory plan; 0: that memory is not planned, and not bounded by what is
     free."""
 
 
+LoadedEngine = Qwen35Engine | DeviceEngine
 WeightsSource = Callable[[Qwen35Config, Callable[[LoadProgress], None] | None], Qwen35Weights]
 """Weights of a configuration, telling of its progress."""
 
@@ -102,6 +110,8 @@ class OpenedModel:
     decode_limits: DecodeLimits = attrs.field(factory=DecodeLimits)
     weights: WeightsSource | None = None
     """Where weights come from; None: the files."""
+    on_device: OnDevice | None = None
+    """None: the text model runs on the CPU."""
 
     @property
     def prompts(self) -> PromptBuilder:
@@ -158,12 +168,17 @@ def open_model(
             flag="--blocks",
         )
     file_bytes = check_tensors(files, config)
+    on_device = place(files, config, memory, options.device, options.max_memory)
+    if on_device is not None:
+        memory = attrs.evolve(memory, num_blocks=on_device.plan.sizes.num_blocks)
     limits = _decode_limits(options, config, memory)
     if config.vision is not None:
         decoding = options.decoding_workers * limits.max_pixels * DECODE_BYTES
         memory = attrs.evolve(memory, decoding_bytes=decoding)
     plan = plan_memory(config, memory)
-    if fitting:
+    if on_device is not None:
+        plan = device_memory_plan(config, plan, on_device.plan)
+    elif fitting:
         check_fits(config, plan, options.max_memory)
     tokenizer = template = None
     if chat or files.tokenizer is not None:
@@ -183,13 +198,14 @@ def open_model(
         context=context,
         defaults=sampling_defaults(options.sampling, files, FAMILY_SAMPLING, FAMILY_NAME),
         decode_limits=limits,
+        on_device=on_device,
     )
     if chat and fitting:
         check_context(opened)
     return opened
 
 
-def load_engine(opened: OpenedModel, progress: Callable[[LoadProgress], None] | None = None) -> Qwen35Engine:
+def load_engine(opened: OpenedModel, progress: Callable[[LoadProgress], None] | None = None) -> LoadedEngine:
     """Load the weights and start the engine.
 
     Raises:
@@ -197,6 +213,16 @@ def load_engine(opened: OpenedModel, progress: Callable[[LoadProgress], None] | 
         DeviceError: this machine does not keep the exactness promise.
     """
     plan = opened.plan.options
+    num_token_ids = opened.tokenizer.num_token_ids if opened.tokenizer is not None else None
+    if opened.on_device is not None:
+        return DeviceEngine(
+            opened.on_device.device,
+            opened.config,
+            opened.on_device.weights(progress),
+            opened.on_device.plan.sizes,
+            num_token_ids=num_token_ids,
+            tiled=opened.on_device.tiled,
+        )
     if opened.weights is not None:
         weights = opened.weights(opened.config, progress)
     else:
@@ -208,7 +234,7 @@ def load_engine(opened: OpenedModel, progress: Callable[[LoadProgress], None] | 
         num_blocks=plan.blocks,
         block_size=plan.block_size,
         max_context=opened.context,
-        num_token_ids=opened.tokenizer.num_token_ids if opened.tokenizer is not None else None,
+        num_token_ids=num_token_ids,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import attrs
 
+from luce.engines.choose_device import CPU, choose_device
 from luce.engines.load_model import (
     LoadOptions,
     OpenedModel,
@@ -12,7 +13,10 @@ from luce.engines.load_model import (
     demo_model,
     open_model,
 )
+from luce.engines.on_device import OnDevice, plan_on_device
 from luce.engines.qwen35.config import Qwen35Config
+from luce.engines.qwen35.device.budget import device_memory_plan
+from luce.engines.qwen35.device.synthetic import synthetic_device_weights
 from luce.engines.qwen35.memory import plan_memory
 from luce.engines.qwen35.shapes import RELEASED, released
 from luce.engines.qwen35.synthetic import synthetic_bytes, synthetic_weights
@@ -27,18 +31,22 @@ DEMO_SHAPE = "luce-demo"
 SHAPES = (*RELEASED, DEMO_SHAPE)
 
 
-def open_synthetic(shape: str, options: LoadOptions, *, fitting: bool = True) -> OpenedModel:
+def open_synthetic(
+    shape: str, options: LoadOptions, *, form: str = "BF16", fitting: bool = True
+) -> OpenedModel:
     """A model of one of :data:`SHAPES`, ready to load. Its vocabulary is the shape's; the ids past the bundled
     tokenizer's are padding.
 
     Args:
+        form: of the matrices on a GPU, a name of :mod:`luce.weights.formats`; on the CPU they are float32.
         fitting: it must fit into memory; False leaves that to the caller.
 
     Raises:
         ConfigError: a flag does not fit the model or the machine.
         ModelFileError: this copy of luce came without the bundled model.
     """
-    demo = open_model(demo_model(), attrs.evolve(options, context=None, num_blocks=None), fitting=False)
+    plain = attrs.evolve(options, context=None, num_blocks=None, device=CPU)
+    demo = open_model(demo_model(), plain, fitting=False)
     config, files = demo.config, demo.files
     if shape != DEMO_SHAPE:
         config, files = _reshaped(config, shape), _files(files)
@@ -49,8 +57,17 @@ def open_synthetic(shape: str, options: LoadOptions, *, fitting: bool = True) ->
         num_blocks=options.num_blocks,
         largest_picture=Preprocessor(files.preprocessor).most_patches if files.preprocessor else None,
     )
+    on_device, device = None, choose_device(options.device)
+    if device is not None:
+        found = plan_on_device(
+            device, config, synthetic_device_weights(config, form), memory, options.max_memory
+        )
+        on_device = OnDevice(device, found, lambda _: synthetic_device_weights(config, form), tiled=False)
+        memory = attrs.evolve(memory, num_blocks=found.sizes.num_blocks)
     plan = plan_memory(config, memory)
-    if fitting:
+    if on_device is not None:
+        plan = device_memory_plan(config, plan, on_device.plan)
+    elif fitting:
         check_fits(config, plan, options.max_memory)
     return attrs.evolve(
         demo,
@@ -61,6 +78,7 @@ def open_synthetic(shape: str, options: LoadOptions, *, fitting: bool = True) ->
         name=f"{shape}-synthetic",
         context=context,
         weights=synthetic_weights,
+        on_device=on_device,
     )
 
 

@@ -33,7 +33,7 @@ def tiny_config(
     ratio: int = 2,
     group: int = 2,
     dk: int = 16,
-    dv: int = 24,
+    dv: int = 32,
     tied: bool = False,
     layers: int = 4,
     moe: MoeConfig | None = None,

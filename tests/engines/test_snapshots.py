@@ -162,7 +162,7 @@ def flip(engine: Qwen35Engine, handle: int, part: str) -> None:
 @pytest.mark.parametrize(
     ("part", "place"),
     [
-        ("S", "DeltaNet layer 1: S, element (0, 1, 3, 23)"),
+        ("S", "DeltaNet layer 1: S, element (0, 1, 3, 31)"),
         ("ring k", "DeltaNet layer 0: ring k, position 66"),
         ("ring u", "DeltaNet layer 2: ring u, position 69"),
         ("ring G", "DeltaNet layer 0: ring G, position 67"),

@@ -174,7 +174,7 @@ def test_no_memory_fails_the_item_alone(
 
     name = "take" if kind in (WorkKind.SAVE, WorkKind.CAPTURE) else "put"
     with monkeypatch.context() as patched:
-        patched.setattr(f"luce.engines.qwen35.stored_states.{name}", no_memory)
+        patched.setattr(f"luce.engines.qwen35.snapshots.{name}", no_memory)
         fails(driver, work, f"no host memory left to {kind.value} a slot: Unable to allocate 3 GiB")
     other.row = 0
     for request in (source, other):
@@ -233,7 +233,7 @@ def test_a_step_that_fails_as_a_whole_fails_slots_with_work_in_it(
     request = Request(driver, prompt(0), 0)
     request.advance(70)
     with monkeypatch.context() as patched:
-        patched.setattr("luce.engines.qwen35.stored_states.take", None)
+        patched.setattr("luce.engines.qwen35.snapshots.take", None)
         with pytest.raises(DeviceError, match="NoneType"):
             driver.run(work=[capture(request)])
     (outcome,) = driver.step([request.next_rows(1)])

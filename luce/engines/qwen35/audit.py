@@ -9,7 +9,7 @@ the expected result. All run on the engine thread between steps.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -23,16 +23,16 @@ from luce.engines.qwen35.stored_states import Progress, Stored
 from luce.engines.seam import SlotSpec
 from luce.errors import DeviceError
 
-__all__ = ["audit_blocks", "audit_slot", "audit_stored"]
+__all__ = ["Part", "audit_blocks", "audit_slot", "audit_stored", "compare", "compare_progress"]
 
 F32 = npt.NDArray[np.float32]
 
 
-class _Part(NamedTuple):
+class Part(NamedTuple):
     """One array of a state."""
 
     name: str
-    values: npt.NDArray[np.floating]
+    values: npt.NDArray[Any]
     """[rows, ...], or any shape where there are no rows."""
     first: int | None = None
     """Position of the first row; None: not by rows."""
@@ -45,10 +45,12 @@ def audit_slot(runner: StepRunner, slot: Slot) -> list[str]:
     _run(solo, copy, [*cut(0, slot.start), *_rows(slot.start, slot.high)])
     commit(solo.pool, copy, slot.start)
     assert (copy.base, copy.start, copy.high) == (slot.base, slot.start, slot.high)
-    return _compare(_slot_parts(runner.pool, slot), _slot_parts(solo.pool, copy))
+    return compare(_slot_parts(runner.pool, slot), _slot_parts(solo.pool, copy))
 
 
-def audit_stored(runner: StepRunner, stored: Stored, spec: SlotSpec, num_token_ids: int) -> list[str]:
+def audit_stored(
+    runner: StepRunner, stored: Stored[Snapshot], spec: SlotSpec, num_token_ids: int
+) -> list[str]:
     """A snapshot or a saved slot, with the latter's fed ids, sampled token and sampler state.
 
     Args:
@@ -64,11 +66,15 @@ def audit_stored(runner: StepRunner, stored: Stored, spec: SlotSpec, num_token_i
     last = _run(solo, copy, cut(0, position))
     commit(solo.pool, copy, position)
     fresh = take(solo.pool, copy, snapshot.first)
-    wrong = _compare(_snapshot_parts(snapshot), _snapshot_parts(fresh))
+    wrong = compare(_snapshot_parts(snapshot), _snapshot_parts(fresh))
     if snapshot.digest != fresh.digest:
         wrong.append("token ids or positions: they are not those of the content")
     if progress is not None:
-        wrong += _compare_progress(runner, progress, spec, last, num_token_ids)
+        drawn = None
+        if progress.sampled is not None and last is not None:
+            sampler = new_sampler(spec, position, num_token_ids)
+            drawn = sampler.sample(runner.model.logits(last[None])[0], position).token
+        wrong += compare_progress(progress, spec, drawn)
     return wrong
 
 
@@ -76,7 +82,7 @@ def audit_blocks(runner: StepRunner, spec: SlotSpec, table: tuple[int, ...], row
     """Keys and values of the first ``rows`` positions of ``spec`` in the blocks of ``table``."""
     solo, copy = alone(runner, spec, np.asarray(spec.token_ids, np.int64), rows)
     _run(solo, copy, cut(0, rows))
-    return _compare(_kv_parts(runner.pool, table, rows), _kv_parts(solo.pool, copy.table, rows))
+    return compare(_kv_parts(runner.pool, table, rows), _kv_parts(solo.pool, copy.table, rows))
 
 
 def _rows(start: int, stop: int) -> list[tuple[int, int]]:
@@ -101,10 +107,8 @@ def _run(solo: StepRunner, copy: Slot, pieces: Iterable[tuple[int, int]]) -> F32
     return last
 
 
-def _compare_progress(
-    runner: StepRunner, progress: Progress, spec: SlotSpec, last: F32 | None, num_token_ids: int
-) -> list[str]:
-    """``last``: the last layer's row at the last position."""
+def compare_progress(progress: Progress, spec: SlotSpec, drawn: int | None) -> list[str]:
+    """``drawn``: the token that the content gives for the position, if it gives one."""
     wrong, position = [], len(progress.ids)
     ids = np.asarray(spec.token_ids, np.int64)
     first = len(ids) - spec.num_generated
@@ -114,15 +118,13 @@ def _compare_progress(
         wrong.append(f"the answer begins at {progress.first_generated}; in the content at {first}")
     if list(progress.generated) != ids[first : first + len(progress.generated)].tolist():
         wrong.append("the tokens that the sampler remembers")
-    if progress.sampled is not None and last is not None:
-        sampler = new_sampler(spec, position, num_token_ids)
-        token = sampler.sample(runner.model.logits(last[None])[0], position).token
-        if progress.sampled != (position, token):
-            wrong.append(f"the token sampled last, position {progress.sampled[0]}")
+    if progress.sampled is not None and drawn is not None and progress.sampled != (position, drawn):
+        wrong.append(f"the token sampled last, position {progress.sampled[0]}")
     return wrong
 
 
-def _compare(mine: Iterator[_Part], fresh: Iterator[_Part]) -> list[str]:
+def compare(mine: Iterator[Part], fresh: Iterator[Part]) -> list[str]:
+    """One line for each part whose bits differ."""
     wrong = []
     for (name, a, first), (_, b, _) in zip(mine, fresh, strict=True):
         if a.tobytes() == b.tobytes():
@@ -134,37 +136,37 @@ def _compare(mine: Iterator[_Part], fresh: Iterator[_Part]) -> list[str]:
     return wrong
 
 
-def _slot_parts(pool: StatePool, slot: Slot) -> Iterator[_Part]:
+def _slot_parts(pool: StatePool, slot: Slot) -> Iterator[Part]:
     index, base = slot.index, slot.base
     ring = np.arange(base, slot.high) % RING
     early = max(slot.start - CONV_TAPS, 0)
     kept = np.arange(early, slot.high) % CONV_ROWS
     for number, layer in enumerate(pool.deltanet):
         name = f"DeltaNet layer {number}: "
-        yield _Part(name + "S", layer.s[index])
-        yield _Part(name + "ring k", layer.k[index][:, ring].transpose(1, 0, 2), base)
-        yield _Part(name + "ring u", layer.u[index][:, :, ring].transpose(2, 0, 1, 3), base)
-        yield _Part(name + "ring G", layer.g[index][:, ring].T, base)
-        yield _Part(name + "convolution rows", layer.conv[index][kept], early)
+        yield Part(name + "S", layer.s[index])
+        yield Part(name + "ring k", layer.k[index][:, ring].transpose(1, 0, 2), base)
+        yield Part(name + "ring u", layer.u[index][:, :, ring].transpose(2, 0, 1, 3), base)
+        yield Part(name + "ring G", layer.g[index][:, ring].T, base)
+        yield Part(name + "convolution rows", layer.conv[index][kept], early)
     yield from _kv_parts(pool, slot.table, slot.high)
 
 
-def _kv_parts(pool: StatePool, table: tuple[int, ...], rows: int) -> Iterator[_Part]:
+def _kv_parts(pool: StatePool, table: tuple[int, ...], rows: int) -> Iterator[Part]:
     at = pool.rows_at(table, 0, rows)
     for number, kv in enumerate(pool.kv):
-        yield _Part(f"attention layer {number}: keys", kv.k[at], 0)
-        yield _Part(f"attention layer {number}: values", kv.v[at], 0)
+        yield Part(f"attention layer {number}: keys", kv.k[at], 0)
+        yield Part(f"attention layer {number}: values", kv.v[at], 0)
 
 
-def _snapshot_parts(snapshot: Snapshot) -> Iterator[_Part]:
+def _snapshot_parts(snapshot: Snapshot) -> Iterator[Part]:
     base = snapshot.position // CHUNK * CHUNK
     for number, layer in enumerate(snapshot.layers):
         name = f"DeltaNet layer {number}: "
-        yield _Part(name + "S", layer.s)
-        yield _Part(name + "ring k", layer.k.transpose(1, 0, 2), base)
-        yield _Part(name + "ring u", layer.u.transpose(2, 0, 1, 3), base)
-        yield _Part(name + "ring G", layer.g.T, base)
-        yield _Part(name + "convolution rows", layer.conv, snapshot.position - CONV_TAPS)
+        yield Part(name + "S", layer.s)
+        yield Part(name + "ring k", layer.k.transpose(1, 0, 2), base)
+        yield Part(name + "ring u", layer.u.transpose(2, 0, 1, 3), base)
+        yield Part(name + "ring G", layer.g.T, base)
+        yield Part(name + "convolution rows", layer.conv, snapshot.position - CONV_TAPS)
     for number, kv in enumerate(snapshot.kv):
-        yield _Part(f"attention layer {number}: keys", kv.k, snapshot.first)
-        yield _Part(f"attention layer {number}: values", kv.v, snapshot.first)
+        yield Part(f"attention layer {number}: keys", kv.k, snapshot.first)
+        yield Part(f"attention layer {number}: values", kv.v, snapshot.first)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import logging
 import os
 import threading
 import time
@@ -25,6 +26,8 @@ from luce.errors import DeviceError
 __all__ = ["CommandEngine", "StepTicket"]
 
 T = TypeVar("T")
+
+log = logging.getLogger(__name__)
 
 
 class StepTicket:
@@ -69,6 +72,7 @@ class CommandEngine(abc.ABC):
         self._claimed: set[int] = set()
         self._uncollected: deque[StepTicket] = deque()
         self._launched = 0
+        self._broken: str | None = None
         self._fds = [os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC) for _ in range(capabilities.max_depth)]
         self._slots: dict[int, Slot] = {}
         """Open slots; only the engine thread reads or changes it."""
@@ -115,7 +119,7 @@ class CommandEngine(abc.ABC):
             raise DeviceError(f"step {plan.number}: {len(self._uncollected)} steps are uncollected already")
         if not self._fds:
             raise DeviceError("the engine was shut down")
-        ticket = StepTicket(plan, self._fds[self._launched % len(self._fds)])
+        ticket = self._ticket(plan, self._fds[self._launched % len(self._fds)])
         self._put(lambda: self._step(ticket))
         self._launched += 1
         self._uncollected.append(ticket)
@@ -175,7 +179,12 @@ class CommandEngine(abc.ABC):
     def _put(self, command: Callable[[], None]) -> None:
         if not self._fds:
             raise DeviceError("the engine was shut down")
+        if self._broken is not None:
+            raise DeviceError(self._broken)
         self._queue.put(command)
+
+    def _ticket(self, plan: StepPlan, fd: int) -> StepTicket:
+        return StepTicket(plan, fd)
 
     def _checked(self, index: int, spec: SlotSpec) -> Slot:
         limits = self.capabilities
@@ -185,7 +194,13 @@ class CommandEngine(abc.ABC):
 
     def _serve(self) -> None:
         while (command := self._queue.get()) is not None:
-            command()
+            try:
+                command()
+            except (
+                Exception
+            ) as error:  # a bug: nothing is known of the state any more, but nobody waits for ever
+                log.exception("the engine thread failed")
+                self._broken = f"the engine failed: {type(error).__name__}: {error}"
 
     def _failed(self, ticket: StepTicket, error: Exception) -> None:
         """The step as a whole failed: its slots go no further."""

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import attrs
 import numpy as np
 import numpy.typing as npt
 
 __all__ = [
+    "ColumnsToGrouped",
     "Convert",
     "as_row",
     "columns_to_grouped",
@@ -87,13 +89,21 @@ def rows_to_grouped(key_heads: int, value_heads: int, first: int = 0) -> Convert
     return convert
 
 
-def columns_to_grouped(key_heads: int, value_heads: int) -> Convert:
+@attrs.frozen
+class ColumnsToGrouped:
     """As :func:`rows_to_grouped` for the columns of the output projection [h, Hv·Dv]."""
 
-    def convert(w: F32) -> F32:
-        if key_heads == value_heads:
-            return w
-        heads = w.reshape(len(w), value_heads, -1)
-        return np.ascontiguousarray(heads[:, tiled_order(key_heads, value_heads)].reshape(w.shape))
+    key_heads: int
+    value_heads: int
 
-    return convert
+    def __call__(self, w: F32) -> F32:
+        if self.key_heads == self.value_heads:
+            return w
+        heads = w.reshape(len(w), self.value_heads, -1)
+        order = tiled_order(self.key_heads, self.value_heads)
+        return np.ascontiguousarray(heads[:, order].reshape(w.shape))
+
+
+def columns_to_grouped(key_heads: int, value_heads: int) -> ColumnsToGrouped:
+    """Permute the columns of the output projection from GGUF to grouped order."""
+    return ColumnsToGrouped(key_heads, value_heads)

@@ -2,19 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Protocol
 
 import attrs
 import numpy as np
 import numpy.typing as npt
 
-from luce.engines.qwen35.state import CHUNK, MAX_LANE_ROWS, StatePool
+from luce.engines.qwen35.state import CHUNK, MAX_LANE_ROWS
 from luce.engines.seam import Mask, RowSource, SampledToken, Segment, SegmentKind, SlotSpec
 from luce.errors import DeviceError, RequestError
 from luce.sampling.masks import allowed_ids
 from luce.sampling.sampler import NonFiniteLogitsError, Sampler
 
-__all__ = ["Greedy", "Slot", "cut", "new_sampler", "new_slot"]
+__all__ = ["Greedy", "Holder", "Slot", "TokenSampler", "cut", "new_sampler", "new_slot"]
+
+
+class Holder(Protocol):
+    """Knows which KV blocks are given out."""
+
+    def covers(self, table: Sequence[int], rows: int) -> bool:
+        """Is there a held block in ``table`` for each of ``rows`` rows?"""
+
+
+class TokenSampler(Protocol):
+    """Draws one token after another for a slot (:class:`luce.sampling.sampler.Sampler`)."""
+
+    @property
+    def generated(self) -> tuple[int, ...]: ...
+
+    def sample(
+        self, logits: npt.NDArray[np.float32], position: int, mask: Mask | None = None
+    ) -> SampledToken: ...
+
+    def recall(self, generated: Iterable[int]) -> None: ...
 
 
 class Greedy:
@@ -54,7 +75,7 @@ class Slot:
 
     index: int
     spec: SlotSpec
-    sampler: Sampler | Greedy
+    sampler: TokenSampler
     ids: npt.NDArray[np.int64]
     """Token fed at each position so far; prompt ids from the start."""
     base: int = 0
@@ -93,7 +114,7 @@ class Slot:
             return self.sampled[1]
         return int(self.ids[position]) if self.prompt_length <= position < self.high else None
 
-    def check(self, segment: Segment, table: tuple[int, ...], pool: StatePool, hidden: int) -> None:
+    def check(self, segment: Segment, table: tuple[int, ...], pool: Holder, hidden: int) -> None:
         """Refuse a segment that this slot cannot run. ``hidden``: width of input rows.
 
         Raises:

@@ -19,7 +19,7 @@ from luce.engines.qwen35.deltanet import commit_chunk
 from luce.engines.qwen35.slots import Slot
 from luce.engines.qwen35.state import CHUNK, CONV_ROWS, DeltaNetState, KvLayer, StatePool
 
-__all__ = ["LayerCopy", "Snapshot", "commit", "put", "take"]
+__all__ = ["LayerCopy", "PoolCopies", "Snapshot", "commit", "put", "take"]
 
 F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]
@@ -133,3 +133,19 @@ def put(pool: StatePool, slot: Slot, snapshot: Snapshot, table: tuple[int, ...])
         kv.k[rows] = stored_kv.k
         kv.v[rows] = stored_kv.v
     slot.base, slot.start, slot.high, slot.table = base, position, position, table
+
+
+@attrs.frozen
+class PoolCopies:
+    """:class:`luce.engines.qwen35.stored_states.Copies` of a pool in host memory."""
+
+    pool: StatePool
+
+    def commit(self, slot: Slot, position: int) -> None:
+        commit(self.pool, slot, position)
+
+    def take(self, slot: Slot, first: int) -> Snapshot:
+        return take(self.pool, slot, first)
+
+    def put(self, slot: Slot, snapshot: Snapshot, table: tuple[int, ...]) -> None:
+        put(self.pool, slot, snapshot, table)

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from luce.engines.qwen35.batch import Batch, Lane
 from luce.engines.qwen35.rope import RopeTable
 from luce.engines.qwen35.slots import Slot, cut
+from luce.engines.qwen35.snapshots import PoolCopies
 from luce.engines.qwen35.state import StatePool
 from luce.engines.qwen35.stored_states import StoredStates
 from luce.engines.qwen35.text import LOGIT_ROWS, Tap, TextModel
@@ -45,7 +46,7 @@ class StepRunner:
         self.pool = pool
         self.rope = rope
         self.config = model.config
-        self.stored = StoredStates(pool)
+        self.stored = StoredStates(pool, pool.block_size, PoolCopies(pool))
         self._hidden: F32 = np.zeros((pool.num_slots, model.config.hidden), np.float32)
 
     def run(

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any, Generic, Protocol, TypeVar
 
 import attrs
 import numpy as np
 import numpy.typing as npt
 
 from luce.engines.digest import content_digest
-from luce.engines.qwen35.slots import Slot
-from luce.engines.qwen35.snapshots import Snapshot, commit, put, take
-from luce.engines.qwen35.state import StatePool
+from luce.engines.qwen35.slots import Holder, Slot
 from luce.engines.seam import SlotWork, WorkKind, WorkOutcome
 from luce.errors import DeviceError, LuceError
 
-__all__ = ["Progress", "Stored", "StoredStates"]
+__all__ = ["Copies", "Progress", "Stored", "StoredStates"]
 
 _SOURCE = {WorkKind.RESTORE: WorkKind.SAVE, WorkKind.ADOPT: WorkKind.CAPTURE}
 
@@ -34,21 +33,55 @@ class Progress:
     """Tokens generated so far, the one in ``sampled`` included."""
 
 
+class Snapshot(Protocol):
+    """State after exactly ``position`` tokens, in host memory."""
+
+    @property
+    def position(self) -> int: ...
+
+    @property
+    def digest(self) -> bytes:
+        """Of the token ids and M-RoPE positions of the ``position`` rows."""
+
+    @property
+    def nbytes(self) -> int: ...
+
+
+S = TypeVar("S", bound=Snapshot)
+
+
+class Copies(Protocol[S]):
+    """Moves the state of slots between a pool and host memory."""
+
+    def commit(self, slot: Slot, position: int) -> None:
+        """Make the rows before ``position`` of ``slot`` final, as a segment that starts there would."""
+
+    def take(self, slot: Slot, first: int) -> S:
+        """The state of ``slot`` where it is committed, with keys and values from position ``first`` on.
+
+        Raises:
+            MemoryError: there is no memory for it.
+        """
+
+    def put(self, slot: Slot, snapshot: S, table: tuple[int, ...]) -> None:
+        """Make the empty ``slot`` one that has computed ``snapshot.position`` rows, with ``table`` as its blocks."""
+
+
 @attrs.frozen(eq=False)
-class Stored:
+class Stored(Generic[S]):
     kind: WorkKind
     """SAVE or CAPTURE."""
-    snapshot: Snapshot
+    snapshot: S
     progress: Progress | None = None
     """Of a saved slot."""
 
 
-class StoredStates:
+class StoredStates(Generic[S]):
     """Owned by the engine thread."""
 
-    def __init__(self, pool: StatePool) -> None:
-        self._pool = pool
-        self.states: dict[int, Stored] = {}
+    def __init__(self, holder: Holder, block_size: int, copies: Copies[S]) -> None:
+        self._holder, self._block_size, self._copies = holder, block_size, copies
+        self.states: dict[int, Stored[S]] = {}
 
     @property
     def nbytes(self) -> int:
@@ -80,7 +113,7 @@ class StoredStates:
             raise DeviceError(f"the sequence failed before: {slot.failed}")
         return slot
 
-    def _store(self, item: SlotWork, slot: Slot) -> Stored:
+    def _store(self, item: SlotWork, slot: Slot) -> Stored[S]:
         position, saves = item.position, item.kind is WorkKind.SAVE
         if item.handle in self.states:
             raise DeviceError(f"handle {item.handle} is in use")
@@ -88,9 +121,9 @@ class StoredStates:
             raise DeviceError(
                 f"position {position} cannot be stored: the slot is committed at {slot.start} and has {slot.high} rows"
             )
-        commit(self._pool, slot, position)
-        size = self._pool.block_size
-        snapshot = take(self._pool, slot, 0 if saves else position // size * size)
+        self._copies.commit(slot, position)
+        size = self._block_size
+        snapshot = self._copies.take(slot, 0 if saves else position // size * size)
         stored = Stored(item.kind, snapshot, _progress(slot, position) if saves else None)
         self.states[item.handle] = stored
         return stored
@@ -108,7 +141,7 @@ class StoredStates:
             )
         if slot.high:
             raise DeviceError(f"slot {slot.index} has {slot.high} rows already")
-        if not self._pool.covers(item.blocks, position):
+        if not self._holder.covers(item.blocks, position):
             raise DeviceError(f"the blocks do not cover {position} rows with blocks that were given out")
         last = len(slot.ids) - 1 if stored.progress else slot.prompt_length - 1
         if position > last:
@@ -120,13 +153,13 @@ class StoredStates:
             )
         self._put(slot, stored, item.blocks, ids)
 
-    def _put(self, slot: Slot, stored: Stored, table: tuple[int, ...], ids: npt.NDArray[np.int64]) -> None:
+    def _put(self, slot: Slot, stored: Stored[S], table: tuple[int, ...], ids: npt.NDArray[np.int64]) -> None:
         progress = stored.progress
         if progress is not None and progress.first_generated != slot.first_generated:
             raise DeviceError(
                 f"the answer began at {progress.first_generated} when the slot was saved; now at {slot.first_generated}"
             )
-        put(self._pool, slot, stored.snapshot, table)
+        self._copies.put(slot, stored.snapshot, table)
         slot.ids[: len(ids)] = ids
         if progress is None:
             return
@@ -135,7 +168,7 @@ class StoredStates:
             slot.sampler.recall(progress.generated)
 
 
-def _ids(slot: Slot, stored: Stored, position: int) -> npt.NDArray[np.int64]:
+def _ids(slot: Slot, stored: Stored[Any], position: int) -> npt.NDArray[np.int64]:
     """Ids fed before ``position``: the slot's prompt, then what the saved slot had generated."""
     if stored.progress is None:
         return slot.ids[:position]

@@ -105,10 +105,14 @@ class Loader:
         loaded = self.file.load(name)
         if convert is not None:
             loaded = convert(loaded)
+        self.note(name)
+        return loaded
+
+    def note(self, name: str) -> None:
+        """``name`` is loaded."""
         self.done += self.file.tensors[name].nbytes
         if self.progress is not None:
             self.progress(LoadProgress(self.done, self.total, name))
-        return loaded
 
     def has(self, name: str) -> bool:
         return name in self.file.tensors

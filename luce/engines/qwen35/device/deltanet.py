@@ -86,13 +86,18 @@ def scratch_arrays(config: TextConfig, rows: int, lanes: int) -> Iterator[ArrayS
 class DeltaNetLauncher:
     """Queues the mixer's kernels on the current stream; one for all layers of a model."""
 
-    def __init__(self, device: Device, config: TextConfig, scratch: Mapping[str, Array]) -> None:
-        """``scratch``: arrays of :func:`scratch_arrays` by name."""
+    def __init__(
+        self, device: Device, config: TextConfig, scratch: Mapping[str, Array], *, tiled: bool = False
+    ) -> None:
+        """``scratch``: arrays of :func:`scratch_arrays` by name. ``tiled``: the output product takes value heads in the
+        order of a GGUF."""
         self.device, self.config = device, config
         self._keys, self._pairs = scratch["deltanet keys"], scratch["deltanet pairs"]
         self._outputs = scratch["deltanet outputs"]
         hk, hv, dk, dv = config.key_heads, config.value_heads, config.key_dim, config.value_dim
         shapes: dict[str, int | str] = {"HK": hk, "HV": hv, "DK": dk, "DV": dv}
+        if tiled and hk != hv:
+            shapes["TILED_OUTPUT"] = 1
         stage, shuttle = 3 * CHUNK_ROWS * dk * 2 + _PAIR_BYTES, 2 * 4096 + dk // 16 * 1024 + 4096
         stages, self._part_tiles = next(
             (stages, tiles)

@@ -43,6 +43,11 @@ class DeviceSampler:
             device.kernel("sampler.cu", f"sampler_{name}") for name in names
         )
 
+    @property
+    def arrays(self) -> tuple[Array, ...]:
+        """All of its memory."""
+        return self.counts, self.counted, self._parts, self._groups, self._sums, self._better
+
     @staticmethod
     def num_bytes(num_ids: int, num_slots: int, max_samples: int) -> int:
         """Device memory that one takes."""

@@ -89,6 +89,11 @@ class SampleTemplate:
             params.min_tokens,
         )
 
+    @property
+    def reports(self) -> bool:
+        """Draws come with log-probabilities."""
+        return bool(int(self.record["flags"]) & SAMPLE_LOGPROBS)
+
     def fill(
         self,
         sample: npt.NDArray[np.void],

@@ -1,0 +1,48 @@
+"""Where a model runs: the CPU, or a GPU through CuPy."""
+
+from __future__ import annotations
+
+import logging
+import re
+from typing import cast
+
+from luce.compute.device import Device
+from luce.errors import ConfigError
+
+__all__ = ["AUTO", "CPU", "choose_device"]
+
+CPU, AUTO = "cpu", "auto"
+
+log = logging.getLogger(__name__)
+
+
+def choose_device(wanted: str) -> Device | None:
+    """The device that ``wanted`` names; None: the CPU.
+
+    Args:
+        wanted: ``cpu``; ``cuda``, ``cuda:N`` or ``hip:N``, the GPU of that number; ``auto``, the first GPU where CuPy
+            finds one, else the CPU.
+
+    Raises:
+        ConfigError: it is none of these, CuPy is not installed (says what to install), or there is no such GPU.
+    """
+    if wanted == CPU:
+        return None
+    from luce.compute.cupy_device import open_device
+
+    if wanted == AUTO:
+        try:
+            found = open_device(0)
+        except ConfigError as error:
+            log.debug("no GPU: %s", error)
+            return None
+        log.info("running on %s", found.fingerprint)
+        return cast(Device, found)
+    match = re.fullmatch(r"(cuda|hip)(?::(\d+))?", wanted)
+    if match is None:
+        raise ConfigError(f"{wanted!r} is no device; use cpu, cuda:N, hip:N or auto", flag="--device")
+    device = open_device(int(match[2] or 0))
+    if device.hip != (match[1] == "hip"):
+        have = "ROCm" if device.hip else "CUDA"
+        raise ConfigError(f"CuPy is installed for {have}, and {wanted} was asked for", flag="--device")
+    return cast(Device, device)

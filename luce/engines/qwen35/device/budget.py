@@ -1,0 +1,120 @@
+"""How large a device engine may be: KV blocks by what is left of the device's memory, and refusal in advance."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import attrs
+
+from luce.compute.device import Device
+from luce.engines.qwen35.config import Qwen35Config, TextConfig
+from luce.engines.qwen35.device.descriptors import BLOCK_ROWS
+from luce.engines.qwen35.device.plan import DeviceSizes, device_arrays
+from luce.engines.qwen35.device.weights import Text
+from luce.engines.qwen35.memory import MemoryPlan, format_bytes
+from luce.engines.qwen35.memory_parts import ArraySpec, vision_arrays
+from luce.errors import ConfigError
+
+__all__ = ["RESERVED", "DevicePlan", "device_memory_plan", "fit_device"]
+
+RESERVED = 768 << 20
+"""Left to the driver, to compiled kernels and to what allocations are rounded up by."""
+MOST_SHARES = 4
+"""Blocks are at most so many times those of all slots at full context: what is past that caches nothing more of use."""
+
+
+@attrs.frozen
+class DevicePlan:
+    sizes: DeviceSizes
+    arrays: tuple[ArraySpec, ...]
+
+    @property
+    def total(self) -> int:
+        """Bytes on the device."""
+        return sum(spec.nbytes for spec in self.arrays)
+
+    @property
+    def parts(self) -> dict[str, int]:
+        """Bytes by heading."""
+        found: dict[str, int] = {}
+        for spec in self.arrays:
+            found[spec.part] = found.get(spec.part, 0) + spec.nbytes
+        return found
+
+
+def device_memory_plan(config: Qwen35Config, host: MemoryPlan, found: DevicePlan) -> MemoryPlan:
+    """What serving takes where the text model is on a device: its arrays there; the vision tower and requests' memory
+    on the host, as in ``host``."""
+    vision = () if config.vision is None else tuple(vision_arrays(config.vision))
+    return attrs.evolve(host, arrays=(*found.arrays, *vision), released=())
+
+
+def fit_device(
+    device: Device,
+    config: TextConfig,
+    text: Text,
+    sizes: DeviceSizes,
+    num_token_ids: int,
+    budget: int,
+    *,
+    blocks: int | None = None,
+    flag: str | None = None,
+) -> DevicePlan:
+    """The plan for ``sizes``, with as many blocks as ``budget`` bytes hold.
+
+    Args:
+        sizes: their ``num_blocks`` does not count.
+        blocks: KV blocks that the operator chose; None: what memory is left for.
+        flag: that the budget comes from; None: it is what the device has free.
+
+    Raises:
+        ConfigError: it does not fit; says by how much, and which smaller ``--slots`` or ``--context`` would.
+    """
+
+    def plan(slots: int, context: int, count: int) -> DevicePlan:
+        made = attrs.evolve(sizes, num_slots=slots, max_context=context, num_blocks=count)
+        return DevicePlan(made, tuple(device_arrays(device, config, text, made, num_token_ids)))
+
+    def least(slots: int, context: int) -> int:
+        """Bytes with blocks for one sequence, or those asked for."""
+        return plan(slots, context, blocks or _needed(context)).total
+
+    slots, context = sizes.num_slots, sizes.max_context
+    shortfall = least(slots, context) - budget
+    if shortfall > 0:
+        ways = []
+        if found := _largest(slots - 1, lambda count: least(count, context) <= budget):
+            ways.append(f"--slots {found}")
+        if found := _largest(context - 1, lambda length: least(slots, length) <= budget):
+            ways.append(f"--context {found}")
+        alone = least(1, 1)
+        advice = (
+            f"{' or '.join(ways)} would fit" if ways else f"the model and one slot alone need {alone:,} bytes"
+        )
+        bound, size = "allowed" if flag else "free on the device", budget + shortfall
+        raise ConfigError(
+            f"{slots} slots of {context} tokens need {size:,} bytes ({format_bytes(size)}), {shortfall:,} more "
+            f"than the {budget:,} {bound}; {advice}",
+            flag=flag,
+        )
+    if blocks is not None:
+        return plan(slots, context, blocks)
+    one = plan(slots, context, 2).total - plan(slots, context, 1).total
+    room = (budget - plan(slots, context, 0).total) // max(one, 1)
+    return plan(slots, context, int(min(room, MOST_SHARES * slots * _needed(context))))
+
+
+def _needed(context: int) -> int:
+    return -(-(context + 1) // BLOCK_ROWS)
+
+
+def _largest(limit: int, fits: Callable[[int], bool]) -> int:
+    """Largest count in 1 … limit that fits (monotone), or 0."""
+    low, high = 0, limit
+    while low < high:
+        middle = (low + high + 1) // 2
+        if fits(middle):
+            low = middle
+        else:
+            high = middle - 1
+    return low

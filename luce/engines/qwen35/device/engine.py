@@ -1,0 +1,217 @@
+"""The Qwen3.5 engine on a device: one thread that launches step plans in order, and one that waits for the device.
+
+Depth 2: a step is launched before the one before it has been read back. Tokens drawn in between never leave the device:
+the next step's rows read them from the slots' histories there.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from luce.compute.device import Device
+from luce.engines.qwen35.commands import CommandEngine, StepTicket
+from luce.engines.qwen35.config import Qwen35Config
+from luce.engines.qwen35.device.audit import audit_blocks, audit_slot, audit_stored
+from luce.engines.qwen35.device.inspection import forward_all
+from luce.engines.qwen35.device.plan import DeviceSizes
+from luce.engines.qwen35.device.results import DeviceTicket
+from luce.engines.qwen35.device.runner import Runner
+from luce.engines.qwen35.device.setting_up import set_up
+from luce.engines.qwen35.device.slots import DeviceSlot
+from luce.engines.qwen35.device.waiter import Waiter
+from luce.engines.qwen35.slots import Slot
+from luce.engines.qwen35.vision import VisionTower
+from luce.engines.qwen35.weights import Qwen35Weights
+from luce.engines.seam import Capabilities, PatchImage, SlotSpec, StepPlan, WorkKind
+from luce.errors import RequestError
+
+__all__ = ["DeviceEngine"]
+
+F32 = npt.NDArray[np.float32]
+T = TypeVar("T")
+
+
+class DeviceEngine(CommandEngine):
+    """Implements :class:`luce.engines.seam.StoresStates` on a device.
+
+    Args:
+        device: where the text model runs.
+        config, weights: the model; matrices may be deferred tensors (:mod:`.deferred`), which are read one by one.
+        sizes: see there.
+        tiled: DeltaNet output matrices take value heads in a GGUF's order (:func:`.loading.tiled_output`).
+        vision: encodes pictures on the caller's thread, where the model has a vision tower.
+
+    Raises:
+        DeviceError: a kernel does not compile, or there is not enough memory.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        config: Qwen35Config,
+        weights: Qwen35Weights,
+        sizes: DeviceSizes,
+        *,
+        num_token_ids: int | None = None,
+        max_depth: int = 2,
+        eager: bool = False,
+        tiled: bool = False,
+        poison: bool = False,
+    ) -> None:
+        started = time.perf_counter()
+        self.device, self.config = device, config
+        self.fingerprint = device.fingerprint
+        text = config.text
+        ids = num_token_ids or text.vocab_size
+        self._stream = device.stream()
+        with device.using(self._stream):
+            self._runner, self.plan = set_up(
+                device, text, weights, sizes, ids, max_depth, eager=eager, tiled=tiled, poison=poison
+            )
+            device.synchronize()
+        pool = self._runner.pool
+        self.pool = pool
+        self._vision = None
+        if config.vision is not None and weights.vision is not None:
+            self._vision = VisionTower(config.vision, weights.vision)
+        capabilities = Capabilities(
+            num_slots=pool.num_slots,
+            block_size=pool.block_size,
+            num_blocks=pool.num_blocks,
+            max_context=sizes.max_context,
+            vocab_size=text.vocab_size,
+            images=self._vision is not None,
+            recomputable=True,
+            whole_image_blocks=False,
+            num_layers=text.num_layers,
+            max_depth=max_depth,
+            bytes_per_token=pool.bytes_per_token,
+            bytes_per_slot=pool.bytes_per_slot,
+            bytes_per_snapshot=pool.bytes_per_snapshot,
+            parking=True,
+            snapshots=True,
+        )
+        super().__init__(capabilities, ids)
+        self._in_flight: deque[DeviceTicket] = deque()
+        """Launched steps whose results the engine thread has not noted."""
+        self._waiter = Waiter(self._runner.results)
+        self._start()
+        self.startup_seconds = time.perf_counter() - started
+
+    # -- the caller's side ----------------------------------------------------------------------------------------
+
+    def encode(self, image: PatchImage) -> F32:
+        """Rows [num_tokens, hidden] of one picture, on the caller's thread.
+
+        Raises:
+            RequestError: the model has no vision tower, or the picture does not fit it.
+        """
+        if self._vision is None:
+            raise RequestError("this model takes no images", field="messages")
+        return self._vision(image)
+
+    def shutdown(self) -> None:
+        if self._fds:
+            self._queue.put(self._waiter.stop)
+        super().shutdown()
+
+    def call(self, function: Callable[[Runner, dict[int, Slot]], T]) -> T:
+        """Run ``function`` on the engine thread between steps, with all results read, and return its result."""
+
+        def command() -> T:
+            self._settle()
+            return function(self._runner, self._slots)
+
+        return self._on_thread(command)
+
+    def forward_all(self, spec: SlotSpec) -> tuple[F32, list[F32]]:
+        """Logits [T, V] of every prompt row and each layer's rows [T, hidden], by the arithmetic of serving."""
+        self._checked(0, spec)  # the same checks as for an open slot
+        return self.call(lambda runner, _: forward_all(runner, spec))
+
+    def audit(self, slot: int) -> list[str]:
+        """Recompute the state of an open slot and compare bit for bit; one line for each array that differs."""
+
+        def run(runner: Runner, slots: dict[int, Slot]) -> list[str]:
+            found = slots[slot]
+            assert isinstance(found, DeviceSlot)
+            return audit_slot(runner, found)
+
+        return self.call(run)
+
+    def audit_stored(self, handle: int, spec: SlotSpec) -> list[str]:
+        """As :meth:`audit` for a saved slot or a snapshot, from its content."""
+        ids = self._num_token_ids
+        return self.call(lambda runner, _: audit_stored(runner, runner.stored.states[handle], spec, ids))
+
+    def audit_blocks(self, spec: SlotSpec, blocks: Sequence[int], rows: int) -> list[str]:
+        """As :meth:`audit` for keys and values of the first ``rows`` positions of ``spec`` in ``blocks``."""
+        return self.call(lambda runner, _: audit_blocks(runner, spec, tuple(blocks), rows))
+
+    def _checked(self, index: int, spec: SlotSpec) -> DeviceSlot:
+        return DeviceSlot.of(super()._checked(index, spec))
+
+    def _ticket(self, plan: StepPlan, fd: int) -> StepTicket:
+        return DeviceTicket(plan, fd)
+
+    # -- the engine thread ----------------------------------------------------------------------------------------
+
+    def _serve(self) -> None:
+        with self.device.using(self._stream):
+            super()._serve()
+
+    def _open(self, slot: Slot) -> None:
+        self._upload_history(slot, slot.prompt_length)
+        self._slots[slot.index] = slot
+
+    def _upload_history(self, slot: Slot, count: int) -> None:
+        """The ids at the first ``count`` positions."""
+        self.device.upload(self.pool.histories[slot.index, :count], slot.ids[:count].astype(np.int32))
+
+    def _close(self, index: int) -> None:
+        del self._slots[index]
+        self.pool.forget(index)
+
+    def _discard(self, handle: int) -> None:
+        self._runner.stored.discard(handle)
+
+    def _step(self, ticket: StepTicket) -> None:
+        assert isinstance(ticket, DeviceTicket)
+        plan, runner = ticket.plan, self._runner
+        try:
+            self._note_finished()
+            before, behind = self.device.event(), self.device.event()
+            before.record()
+            self.pool.take_back(plan.freed_blocks)
+            self.pool.give_out(plan.fresh_blocks)
+            if plan.work:
+                self._settle()
+                ticket.work = tuple(runner.stored.run(item, self._slots) for item in plan.work)
+                for item, outcome in zip(plan.work, ticket.work, strict=True):
+                    if item.kind is WorkKind.RESTORE and outcome.error is None:
+                        self._upload_history(self._slots[item.slot], item.position)
+            runner.segments(ticket, self._slots)
+            behind.record()
+            ticket.events = before, behind
+        except Exception as error:
+            self._failed(ticket, error)
+        self._in_flight.append(ticket)
+        self._waiter.put(ticket)
+
+    def _note_finished(self) -> None:
+        """Note the tokens of the steps that have been read back."""
+        while self._in_flight and self._in_flight[0].finished.is_set():
+            for slot, position, token in self._in_flight.popleft().drawn:
+                slot.read_back(position, token)
+
+    def _settle(self) -> None:
+        """Wait until every launched step has been read back, and note its tokens."""
+        for ticket in self._in_flight:
+            ticket.finished.wait()
+        self._note_finished()

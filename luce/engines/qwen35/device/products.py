@@ -1,0 +1,186 @@
+"""Launches the weight products: a matrix of one part or several times the rows of one input.
+
+Up to 64 rows go through the GEMM for few rows, more through the one for many; a row's bits are the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import attrs
+import numpy as np
+
+from luce.compute import gemm_prefill
+from luce.compute.activations import BUCKETS, padded_depth
+from luce.compute.device import Array, Device
+from luce.compute.gemm import Epilogue, GemmScratch, WeightMatrix
+from luce.compute.gemm_prefill import launch_gemm_prefill, prefill_rows
+from luce.engines.qwen35.device.descriptors import STEP_ROWS
+from luce.engines.qwen35.device.weights import Matrix, Part, Text
+from luce.engines.qwen35.memory_parts import ArraySpec
+
+__all__ = ["Input", "Products", "input_height", "input_tile", "needs_gate_up", "product_arrays"]
+
+POINTWISE_THREADS = 256
+SUMMED = ("Q4_K", "Q5_K")
+"""Formats whose products read sums of their inputs."""
+
+
+def many_rows(arch: str) -> bool:
+    """Has such a device the instructions of the GEMM for more than 64 rows? Elsewhere the plain one does it."""
+    return arch in ("sm_90a", "host")
+
+
+def few_rows(arch: str) -> bool:
+    """The same of the GEMM for up to 64 rows."""
+    return arch == "host" or (arch.startswith("sm_") and int(arch[3:].rstrip("a")) >= 90)
+
+
+def needs_gate_up(arch: str) -> bool:
+    """Do gate and up of some rows go through memory in float32?"""
+    return not (few_rows(arch) and many_rows(arch))
+
+
+def input_tile(rows: int) -> int:
+    """Tile of the layout that a product's input of ``rows`` rows has; 0: the step layout."""
+    return 0 if rows <= STEP_ROWS else prefill_rows(rows)
+
+
+def input_height(rows: int) -> int:
+    """Rows that such an input holds."""
+    return next((size for size in BUCKETS if size >= rows), prefill_rows(rows))
+
+
+@attrs.frozen(eq=False)
+class Input:
+    """bf16 rows in one of the layouts of ``kernels/activation.h``."""
+
+    data: Array
+    rows: int
+    """Rows that count."""
+    width: int
+    """Values of a row."""
+    sums: bool = True
+    """The sums of 32 are there, too."""
+
+    @property
+    def height(self) -> int:
+        return input_height(self.rows)
+
+    @property
+    def tile(self) -> int:
+        return input_tile(self.rows)
+
+    @property
+    def depth(self) -> int:
+        return padded_depth(self.width)
+
+
+def _parts(text: Text) -> Iterator[Part]:
+    for member in text.members():
+        if isinstance(member, Matrix):
+            yield from member.parts
+
+
+def _weights(device: Device, part: Part) -> WeightMatrix:
+    return WeightMatrix(device, part.format, part.rows, part.depth, part.records)
+
+
+def product_arrays(device: Device, text: Text) -> tuple[ArraySpec, ArraySpec]:
+    """Scratch in which blocks of a product meet, enough for every matrix and bucket. The counters start as zeros."""
+    plans = [_weights(device, part).plan(rows) for part in _parts(text) for rows in BUCKETS]
+    parts, counts = max(plan.parts for plan in plans), max(plan.counts for plan in plans)
+    name = "working memory"
+    return (
+        ArraySpec(name, "product parts", (max(parts, 4),)),
+        ArraySpec(name, "product counts", (max(counts, 4),), "uint32"),
+    )
+
+
+class Products:
+    """One for all matrices of a model, on one stream."""
+
+    def __init__(
+        self, device: Device, text: Text, parts: Array, counts: Array, gate_up: Array | None
+    ) -> None:
+        """``parts``, ``counts``: :func:`product_arrays`; ``gate_up`` f32 [rows, 2 · ffn]: :func:`needs_gate_up`."""
+        self._device = device
+        device.fill(counts, 0)
+        self._scratch = GemmScratch(parts, counts)
+        self._matrices = {id(part): _weights(device, part) for part in _parts(text)}
+        self._few, self._many = few_rows(device.arch), many_rows(device.arch)
+        self._gate_up = gate_up
+        self._pointwise = None
+        if gate_up is not None:
+            self._pointwise = device.kernel("pointwise.cu", "pointwise", {"FUNCTION": "SWIGLU"})
+
+    def store(self, matrix: Matrix, x: Input, out: Array) -> None:
+        """``out`` f32 [rows, …] = x W^T, in its first columns."""
+        self._f32(matrix, x, out, Epilogue.STORE)
+
+    def add(self, matrix: Matrix, x: Input, out: Array) -> None:
+        """``out`` f32 [rows, …] += x W^T."""
+        self._f32(matrix, x, out, Epilogue.ADD)
+
+    def _f32(self, matrix: Matrix, x: Input, out: Array, epilogue: Epilogue) -> None:
+        stride = int(out.shape[1])
+        for part in matrix.parts:
+            to, weights = out.reshape(-1)[part.first :], self._matrices[id(part)]
+            if x.tile and self._many:
+                self._prefill(part, x, to, gemm_prefill.Epilogue[epilogue.name], width=stride)
+            elif x.tile or not self._few:
+                weights.plain(x.data, to, x.height, x.tile, epilogue, stride=stride, valid=x.rows)
+            else:
+                own = part.format in SUMMED and not x.sums
+                weights.decode(
+                    x.data, to, x.height, epilogue, self._scratch, stride=stride, valid=x.rows, own_sums=own
+                )
+
+    def swiglu(self, matrix: Matrix, x: Input, out: Array, width: int) -> Input:
+        """silu(gate) · up of a matrix of both, interleaved, as an input [rows, ``width``] in ``out``."""
+        (part,) = matrix.parts
+        result, weights = Input(out, x.rows, width), self._matrices[id(part)]
+        if x.tile and self._many:
+            many = gemm_prefill.Epilogue.SWIGLU
+            self._prefill(part, x, out, many, out_depth=result.depth)
+            return result
+        if not x.tile and self._few:
+            weights.decode(x.data, out, x.height, Epilogue.SWIGLU, self._scratch, valid=x.rows)
+            return attrs.evolve(result, sums=False)
+        assert self._gate_up is not None and self._pointwise is not None
+        weights.plain(x.data, self._gate_up, x.height, x.tile, Epilogue.STORE, valid=x.rows)
+        self._pointwise(
+            (-(-result.depth // (8 * POINTWISE_THREADS)), x.rows, 1),
+            POINTWISE_THREADS,
+            [
+                *(None, np.int32(x.rows), self._gate_up, np.int32(part.rows), None, np.int32(width)),
+                *(out, np.int32(result.height), np.int32(result.tile), np.int32(result.depth)),
+            ],
+            early=True,
+        )
+        return result
+
+    def _prefill(
+        self,
+        part: Part,
+        x: Input,
+        out: Array,
+        epilogue: gemm_prefill.Epilogue,
+        *,
+        width: int | None = None,
+        out_depth: int = 0,
+    ) -> None:
+        launch_gemm_prefill(
+            self._device,
+            part.format,
+            part.records,
+            x.data,
+            out,
+            live=x.rows,
+            rows=x.height,
+            n=part.rows,
+            depth=part.depth,
+            epilogue=epilogue,
+            width=width,
+            out_depth=out_depth,
+        )

@@ -1,0 +1,243 @@
+"""The text model as launches: from a pass's descriptors through the layers to draws (spec qwen35 §4-9).
+
+A step pass and a chunk pass differ in the kernels that mix rows of one sequence, and in the layout of the products'
+inputs, which follows from the number of rows; no row's bits depend on which it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import attrs
+import numpy as np
+
+from luce.compute.device import Array, Device
+from luce.compute.norms import NORM_SHARED, norm_threads
+from luce.engines.qwen35.config import TextConfig
+from luce.engines.qwen35.device.attention import AttentionKernels, KvArrays, PassArrays, SplitArrays
+from luce.engines.qwen35.device.deltanet import DeltaNetConstants, DeltaNetLauncher, MixerRows
+from luce.engines.qwen35.device.descriptors import DRAWN, STEP_ROWS
+from luce.engines.qwen35.device.pool import DevicePool
+from luce.engines.qwen35.device.products import Input, Products
+from luce.engines.qwen35.device.runner import Tap
+from luce.engines.qwen35.device.sampler import DeviceSampler
+from luce.engines.qwen35.device.weights import Attention, DeltaNet, Text, Vector
+
+__all__ = ["QwenProgram"]
+
+
+@attrs.frozen(eq=False)
+class _Pass:
+    """What the launches of one pass share."""
+
+    pool: DevicePool
+    parts: Mapping[str, Array]
+    arrays: PassArrays
+    rows: int
+    """Rows of the grids."""
+    lanes: int
+    tiles: int
+    is_step: bool
+
+
+class QwenProgram:
+    """Implements :class:`luce.engines.qwen35.device.runner.Program`."""
+
+    def __init__(
+        self,
+        device: Device,
+        config: TextConfig,
+        text: Text,
+        scratch: Mapping[str, Array],
+        chunk_rows: int,
+        sampler: DeviceSampler,
+        *,
+        tiled: bool = False,
+    ) -> None:
+        """``text``: uploaded; ``scratch``: by name, as :func:`.plan.scratch_of` lists it."""
+        self.device, self.config, self._text, self._scratch = device, config, text, scratch
+        self.hidden, self.chunk_rows = config.hidden, chunk_rows
+        self.x, self.logits = scratch["x"], scratch["logits"]
+        self._eps = np.float32(config.rms_eps)
+        self._products = Products(
+            device, text, scratch["product parts"], scratch["product counts"], scratch.get("gate and up")
+        )
+        self.sampler = sampler
+        draws = STEP_ROWS * DRAWN.itemsize
+        self._drawn, self._faults = scratch["results"][:draws], scratch["results"][draws:]
+        self._embed = device.kernel("embedding.cu", "embedding", {"FORMAT": f"FORMAT_{text.embed.format}"})
+        self._rms_norm = device.kernel("norm.cu", "rms_norm")
+        self._check = device.kernel("copies.cu", "check_lanes")
+        self._deltanet = self._attention = None
+        self._constants: dict[int, DeltaNetConstants] = {}
+        self.tile_rows = STEP_ROWS
+        if not all(config.full_attention):
+            self._deltanet = DeltaNetLauncher(device, config, scratch, tiled=tiled)
+        if any(config.full_attention):
+            self._attention = AttentionKernels(device, config)
+            self._splits = SplitArrays(scratch["split parts"], scratch["split marks"])
+            self.tile_rows = self._attention.query_tile
+
+    @property
+    def nbytes(self) -> int:
+        """Device memory of weights, working memory and sampler."""
+        arrays = [*self._scratch.values(), *self._text.held(), *self.sampler.arrays]
+        return sum(int(array.nbytes) for array in arrays)
+
+    # -- passes ---------------------------------------------------------------------------------------------------
+
+    def step_class(self, end: int) -> int:
+        """One class: the grids of a step depend on its bucket alone."""
+        return 0
+
+    def step(self, pool: DevicePool, parts: Mapping[str, Array], rows: int, kind: int) -> None:
+        self._run(_Pass(pool, parts, self._arrays(pool, parts), rows, rows, 0, True), rows, None)
+
+    def chunk(
+        self,
+        pool: DevicePool,
+        parts: Mapping[str, Array],
+        counts: Sequence[int],
+        end: int,
+        tap: Tap | None = None,
+    ) -> None:
+        rows, lanes, samples, tiles = counts
+        self._run(_Pass(pool, parts, self._arrays(pool, parts), rows, lanes, tiles, False), samples, tap)
+
+    def fold(self, pool: DevicePool, parts: Mapping[str, Array]) -> None:
+        if self._deltanet is None:
+            return
+        mixers = [layer.mixer for layer in self._text.layers if isinstance(layer.mixer, DeltaNet)]
+        for number, mixer in enumerate(mixers):
+            self._deltanet.fold(parts, self._constant(mixer), _state(pool, number))
+
+    def _run(self, at: _Pass, samples: int, tap: Tap | None) -> None:
+        self._embedding(at)
+        linear = full = 0
+        for number, layer in enumerate(self._text.layers):
+            normed = self._norm(at, layer.input_norm)
+            if isinstance(layer.mixer, DeltaNet):
+                mixed = self._mix_deltanet(at, layer.mixer, normed, linear)
+                linear += 1
+            else:
+                mixed = self._mix_attention(at, layer.mixer, normed, full)
+                full += 1
+            self._products.add(layer.mixer.out, mixed, self.x)
+            normed = self._norm(at, layer.post_norm)
+            middle = self._products.swiglu(layer.gate_up, normed, self._scratch["middle"], self.config.ffn)
+            self._products.add(layer.down, middle, self.x)
+            if tap is not None:
+                tap(number)
+        self._check(
+            (at.lanes, 1, 1),
+            256,
+            [at.parts["header"], at.parts["lanes"], self.x, np.int32(self.hidden), self._faults],
+            shared=16,
+        )
+        if samples:
+            self._draw(at, samples)
+
+    # -- pieces ---------------------------------------------------------------------------------------------------
+
+    def _embedding(self, at: _Pass) -> None:
+        table, pool = self._text.embed, at.pool
+        self._embed(
+            (at.rows, 1, 1),
+            min(256, -(-self.hidden // 128) * 32),
+            [
+                *(at.parts["header"], at.parts["rows"], table.data),
+                *(np.int32(self.config.vocab_size), np.int32(self.hidden)),
+                *(self.x, pool.histories, np.int32(pool.history_stride), self.x),
+            ],
+        )
+
+    def _norm(self, at: _Pass, scale: Vector) -> Input:
+        target = self._input("normed", at, self.hidden)
+        self._launch_norm(at, scale, at.rows, None, target)
+        return target
+
+    def _launch_norm(self, at: _Pass, scale: Vector, rows: int, samples: Array | None, to: Input) -> None:
+        self._rms_norm(
+            (rows, 1, 1),
+            norm_threads(self.hidden),
+            [
+                *(at.parts["header"], samples, self.x, scale.data, self._eps, np.int32(self.hidden)),
+                *(to.data, np.int32(to.height), np.int32(to.tile), np.int32(to.depth)),
+            ],
+            shared=NORM_SHARED,
+            early=True,
+        )
+
+    def _mix_deltanet(self, at: _Pass, layer: DeltaNet, normed: Input, number: int) -> Input:
+        assert self._deltanet is not None
+        inputs, gates = self._rows_of("mixer inputs", layer.inputs.rows), self._scratch["gates"]
+        self._products.store(
+            layer.gates, normed, gates
+        )  # small: the next one starts to fetch weights beside it
+        self._products.store(layer.inputs, normed, inputs)
+        mixed = self._input("mixed", at, self.config.value_size)
+        rows = MixerRows(inputs, inputs.shape[1], gates, gates.shape[1], mixed.data, mixed.height, mixed.tile)
+        constants, state = self._constant(layer), _state(at.pool, number)
+        if at.is_step:
+            self._deltanet.step(at.parts, at.rows, rows, constants, state)
+        else:
+            self._deltanet.chunk(at.parts, at.rows, at.lanes, rows, constants, state)
+        return mixed
+
+    def _mix_attention(self, at: _Pass, layer: Attention, normed: Input, number: int) -> Input:
+        assert self._attention is not None
+        inputs, q, rope = self._rows_of("mixer inputs", layer.inputs.rows), self._scratch["queries"], None
+        self._products.store(layer.inputs, normed, inputs)
+        rope = self._scratch["rotations"]
+        kv = KvArrays(at.pool.kv["keys"][number], at.pool.kv["values"][number])
+        norms = layer.q_norm.data, layer.k_norm.data
+        self._attention.inputs(at.arrays, at.rows, inputs, *norms, rope, q, kv)
+        mixed = self._input("mixed", at, self.config.heads * self.config.head_dim)
+        if at.is_step:
+            self._attention.step(at.arrays, at.rows, inputs, q, kv, self._splits, mixed.data, mixed.height)
+        else:
+            self._attention.chunks(at.arrays, at.tiles, inputs, q, kv, mixed.data, mixed.height, mixed.tile)
+        return mixed
+
+    def _draw(self, at: _Pass, samples: int) -> None:
+        last = Input(self._scratch["rows to draw from"], samples, self.hidden)
+        self._launch_norm(at, self._text.final_norm, samples, at.parts["samples"], last)
+        self._products.store(self._text.head, last, self.logits)
+        self.sampler.launch(
+            at.parts["header"],
+            at.parts["samples"],
+            at.parts["lists"],
+            self._scratch["masks"],
+            at.pool.histories,
+            self.logits,
+            self._drawn,
+            samples,
+            early=True,
+        )
+
+    # -- views ----------------------------------------------------------------------------------------------------
+
+    def _input(self, name: str, at: _Pass, depth: int) -> Input:
+        return Input(self._scratch[name], at.rows, depth)
+
+    def _rows_of(self, name: str, width: int) -> Array:
+        """A row buffer as rows of ``width``."""
+        whole = self._scratch[name]
+        return whole.reshape(-1)[: whole.shape[0] * width].reshape(whole.shape[0], width)
+
+    def _arrays(self, pool: DevicePool, parts: Mapping[str, Array]) -> PassArrays:
+        return PassArrays(parts["header"], parts["rows"], parts["lanes"], parts["tiles"], pool.tables)
+
+    def _constant(self, layer: DeltaNet) -> DeltaNetConstants:
+        found = self._constants.get(id(layer))
+        if found is None:
+            found = DeltaNetConstants(
+                layer.taps.data, layer.neg_exp_a.data, layer.dt_bias.data, layer.norm.data
+            )
+            self._constants[id(layer)] = found
+        return found
+
+
+def _state(pool: DevicePool, layer: int) -> dict[str, Array]:
+    """State arrays [slots, …] of a DeltaNet layer."""
+    return {name: array[layer] for name, array in pool.state.items()}

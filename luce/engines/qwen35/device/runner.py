@@ -1,0 +1,230 @@
+"""Launches step plans: segments into passes, and draws.
+
+Runs on the engine thread, which waits for the device only where the host has to draw a token itself, and for copies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+import numpy as np
+
+from luce.compute.activations import bucket
+from luce.compute.device import Array, Device, Graph
+from luce.engines.qwen35.device.buffers import MAX_LANES, DescriptorRing, ResultRing
+from luce.engines.qwen35.device.copies import DeviceCopies
+from luce.engines.qwen35.device.descriptors import BLOCK_ROWS, CHUNK_ROWS
+from luce.engines.qwen35.device.draws import DrawFiller, draw_on_host
+from luce.engines.qwen35.device.fill import fill_lanes, fill_step, image_rows
+from luce.engines.qwen35.device.passes import Piece, Work, piece_of, plan_passes
+from luce.engines.qwen35.device.pool import DevicePool
+from luce.engines.qwen35.device.results import DeviceTicket, PassResults
+from luce.engines.qwen35.device.slots import DeviceSlot
+from luce.engines.qwen35.slots import Slot
+from luce.engines.qwen35.stored_states import StoredStates
+from luce.engines.seam import Outcome, RowSource, Segment, SegmentKind
+from luce.errors import DeviceError, LuceError
+
+__all__ = ["Program", "Runner", "Tap"]
+
+
+Tap = Callable[[int], None]
+"""Called with a layer's number once its launches are queued."""
+
+
+class Program(Protocol):
+    """The layers of a model, from descriptors to draws, as launches on the current stream. ``parts``: the descriptors'
+    parts on the device, by name."""
+
+    device: Device
+    hidden: int
+    chunk_rows: int
+    """Most rows of a chunk pass."""
+    tile_rows: int
+    """Rows of a tile of queries in a chunk pass."""
+    x: Array
+    """Residual rows f32 [rows, hidden]; image rows are put there before a pass."""
+    logits: Array
+    """f32 [64, ≥ vocabulary], by sample."""
+
+    @property
+    def nbytes(self) -> int:
+        """Device memory that it holds."""
+
+    def step_class(self, end: int) -> int:
+        """Class of a step pass whose longest sequence has ``end`` rows: passes of a class have equal grids."""
+
+    def step(self, pool: DevicePool, parts: Mapping[str, Array], rows: int, kind: int) -> None:
+        """Launch a step pass of a bucket of ``rows`` rows."""
+
+    def chunk(
+        self,
+        pool: DevicePool,
+        parts: Mapping[str, Array],
+        counts: tuple[int, int, int, int],
+        end: int,
+        tap: Tap | None = None,
+    ) -> None:
+        """Launch a chunk pass of ``counts`` rows, lanes, samples and tiles; its longest sequence has ``end`` rows."""
+
+    def fold(self, pool: DevicePool, parts: Mapping[str, Array]) -> None:
+        """Launch what commits the first lane, which has no rows: its chunks before ``base_after`` go into S."""
+
+
+class Runner:
+    """A model, the state of its sequences, and the steps they take."""
+
+    def __init__(
+        self,
+        program: Program,
+        pool: DevicePool,
+        step_ring: DescriptorRing,
+        chunk_ring: DescriptorRing,
+        results: ResultRing,
+        draws: DrawFiller,
+        *,
+        eager: bool = False,
+    ) -> None:
+        """``eager``: no graphs."""
+        self.program, self.pool = program, pool
+        self.device = program.device
+        self.results = results
+        self._rings = (chunk_ring, step_ring)
+        self._draws = draws
+        self.stored = StoredStates(pool, pool.block_size, DeviceCopies(pool, self.commit))
+        self._eager = eager
+        self._graphs: dict[tuple[int, int], Graph | None] = {}
+        """By bucket and class; None after the first run, which loads what a capture must not."""
+
+    def segments(self, ticket: DeviceTicket, slots: Mapping[int, Slot]) -> None:
+        """Check and launch the plan's segments; what cannot run is refused alone."""
+        self._prepare(ticket, slots)
+        for is_step, pieces in plan_passes(ticket.works, self.program.chunk_rows, MAX_LANES):
+            ticket.passes.append(self._pass(is_step, pieces))
+
+    def _prepare(self, ticket: DeviceTicket, slots: Mapping[int, Slot]) -> None:
+        plan = ticket.plan
+        masks = plan.masks or (None,) * len(plan.segments)
+        taken: set[int] = set()
+        for index, (segment, table) in enumerate(zip(plan.segments, plan.block_tables, strict=True)):
+            try:
+                slot = slots.get(segment.slot)
+                if slot is None:
+                    raise DeviceError(f"slot {segment.slot} is not open")
+                if segment.slot in taken:
+                    raise DeviceError(f"slot {segment.slot} has two segments in one step")
+                assert isinstance(slot, DeviceSlot)
+                slot.check(segment, table, self.pool, self.program.hidden)
+                self._draws.check(masks[index])
+                slot.feed(segment)
+                taken.add(segment.slot)
+                ticket.works.append(Work(index, segment, slot, table, masks[index]))
+            except LuceError as error:
+                ticket.refused[index] = Outcome(segment.slot, 0, error=str(error))
+
+    def commit(self, slot: DeviceSlot, position: int) -> None:
+        """Make the rows before ``position`` of ``slot`` final, as a segment that starts there would."""
+        base = position // CHUNK_ROWS * CHUNK_ROWS
+        if base > slot.base:
+            ring = self._rings[False]
+            descriptors = ring.take()
+            descriptors.header[0] = (0, 1, 0, 0)
+            descriptors.lanes[0] = (slot.index, position, 0, 0, slot.base, base, 0, 0)
+            ring.upload(descriptors, 0)
+            self.program.fold(self.pool, ring.parts)
+        slot.advance(position, slot.high, base, slot.table)
+
+    def on(self, pool: DevicePool) -> Runner:
+        """The same model over other sequences."""
+        chunk_ring, step_ring = self._rings
+        return Runner(self.program, pool, step_ring, chunk_ring, self.results, self._draws, eager=True)
+
+    def alone(
+        self,
+        slot: DeviceSlot,
+        start: int,
+        count: int,
+        *,
+        sample: bool = False,
+        every_row: bool = False,
+        tap: Tap | None = None,
+    ) -> PassResults:
+        """Run ``count`` rows of ``slot``, at most a chunk pass's, and wait for them (tools and tests).
+
+        Args:
+            sample: draw a token from the last row.
+            every_row: from each of up to 64 rows, which makes their logits.
+        """
+        segment = Segment(slot.index, SegmentKind.PREFILL, start, count, RowSource.PROMPT, sample)
+        work = Work(0, segment, slot, slot.table, None)
+        part = self._pass(False, [piece_of(work, start, count)], tap, every_row=every_row)
+        self.device.synchronize()
+        return part
+
+    def _pass(
+        self,
+        is_step: bool,
+        pieces: Sequence[Piece],
+        tap: Tap | None = None,
+        *,
+        every_row: bool = False,
+    ) -> PassResults:
+        ring = self._rings[is_step]
+        for piece in pieces:
+            self._update_table(piece.work.slot, piece.work.table, piece.end)
+        descriptors = ring.take()
+        if is_step:
+            fill_step(descriptors, pieces, self.pool.table_stride)
+        else:
+            fill_lanes(descriptors, pieces, self.pool.table_stride, self.program.tile_rows)
+        draws, lists = self._draws.fill(descriptors, pieces)
+        if every_row:
+            self._draws.fill_rows(descriptors)
+        ring.upload(descriptors, lists)
+        for found in image_rows(pieces):
+            values = np.ascontiguousarray(found.values, np.float32)
+            self.device.upload(self.program.x[found.row : found.row + len(values)], values)
+        end = max(piece.end for piece in pieces)
+        if is_step:
+            self._launch_step(ring.parts, bucket(len(pieces)), self.program.step_class(end))
+        else:
+            self.program.chunk(self.pool, ring.parts, descriptors.header[0].tolist(), end, tap)
+        part = PassResults(pieces, draws, self.results.download())
+        if any(draw.on_host for draw in draws):
+            self._draw_on_host(part)
+        return part
+
+    def _launch_step(self, parts: Mapping[str, Array], size: int, kind: int) -> None:
+        """A bucket's first pass runs launch by launch, which loads what a capture must not; the next is recorded."""
+
+        def launch() -> None:
+            self.program.step(self.pool, parts, size, kind)
+
+        key = size, kind
+        if self._eager or key not in self._graphs:
+            self._graphs[key] = None
+            launch()
+            return
+        graph = self._graphs[key]
+        if graph is None:
+            graph = self._graphs[key] = self.device.capture(launch)
+        graph.launch()
+
+    def _draw_on_host(self, part: PassResults) -> None:
+        logits = self.device.numpy(self.program.logits[: len(part.draws)])
+        draw_on_host(part.draws, part.results.faults, logits[:, : self.pool.config.vocab_size])
+        for draw in part.draws:
+            if draw.token is not None:
+                history = self.pool.histories[draw.work.slot.index, draw.position : draw.position + 1]
+                self.device.upload(history, np.array([draw.token.token], np.int32))
+
+    def _update_table(self, slot: DeviceSlot, table: tuple[int, ...], rows: int) -> None:
+        """Bring the device's block table up to date for ``rows`` rows."""
+        needed, known = -(-rows // BLOCK_ROWS), slot.device_table
+        if table[:needed] == known[:needed] and len(known) >= needed:
+            return
+        same = next((at for at, (a, b) in enumerate(zip(table, known, strict=False)) if a != b), len(known))
+        slot.device_table = table
+        changed = np.array(table[same:], np.int32)
+        self.device.upload(self.pool.tables[slot.index, same : same + len(changed)], changed)

@@ -1,0 +1,64 @@
+"""Device engines of tiny models: on the host build of the kernels, or on a GPU with LUCE_TEST_DEVICE=cuda."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import attrs
+import numpy as np
+
+from luce.compute.bf16 import round_bf16, widen_bf16
+from luce.compute.device import Device
+from luce.engines.qwen35.config import Qwen35Config
+from luce.engines.qwen35.device.engine import DeviceEngine
+from luce.engines.qwen35.device.plan import DeviceSizes
+from luce.engines.qwen35.weights import Qwen35Weights
+from tests.engines.models import SAMPLED_IDS, tiny_model
+from tests.kernels.conftest import open_test_device
+
+__all__ = ["bf16_model", "device_of_tests", "new_device_engine"]
+
+device_of_tests = functools.cache(open_test_device)
+
+
+def new_device_engine(
+    config: Qwen35Config,
+    weights: Qwen35Weights,
+    *,
+    num_slots: int = 4,
+    num_blocks: int = 24,
+    max_context: int = 512,
+    chunk_rows: int = 192,
+    eager: bool = False,
+    device: Device | None = None,
+    **_: object,
+) -> DeviceEngine:
+    """What belongs to nobody holds NaN. Some passes of the tests are longer than ``chunk_rows``."""
+    return DeviceEngine(
+        device or device_of_tests(),
+        config,
+        weights,
+        DeviceSizes(num_slots, num_blocks, max_context, chunk_rows),
+        num_token_ids=SAMPLED_IDS if config.text.vocab_size == 120 else None,
+        eager=eager,
+        poison=True,
+    )
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return widen_bf16(round_bf16(value)) if value.ndim == 2 and value.shape[1] > 4 else value
+    if isinstance(value, tuple):
+        return tuple(map(_rounded, value))
+    if attrs.has(type(value)):
+        return type(value)(*(_rounded(getattr(value, field.name)) for field in attrs.fields(type(value))))
+    return value
+
+
+@functools.cache
+def bf16_model() -> tuple[Qwen35Config, Qwen35Weights]:
+    """The tiny model with matrices that bfloat16 holds exactly, so that both engines have the same weights."""
+    config, weights = tiny_model()
+    layers, head = _rounded(weights.layers), _rounded(weights.head)
+    return config, attrs.evolve(weights, layers=layers, head=head)

@@ -1,0 +1,27 @@
+"""Tests of the numpy engine's stored states, run on a device engine: what is saved, captured, shared and refused."""
+
+from tests.engines import test_saved_slots as saved
+from tests.engines import test_snapshots as snapshots
+from tests.engines import test_stored_states as stored
+
+test_a_save_is_a_copy = saved.test_a_save_is_a_copy_and_the_slot_may_go_on
+test_back_with_tokens_in_the_prompt = saved.test_a_saved_slot_may_come_back_with_its_tokens_in_the_prompt
+test_restored_with_the_save_in_flight = (
+    saved.test_restored_and_run_on_in_one_plan_with_the_save_still_in_flight
+)
+test_what_makes_a_recompute_exact = saved.test_what_makes_a_recompute_exact_is_in_the_spec
+
+test_a_snapshot_is_a_copy = snapshots.test_a_snapshot_is_a_copy
+test_audits_name_other_content = snapshots.test_audits_name_content_that_is_not_the_states
+test_capture_and_adopt_in_the_next_turn = snapshots.test_capture_in_an_answer_and_adopt_in_the_next_turn
+test_pictures_below_an_adopted_position = snapshots.test_pictures_below_an_adopted_position_need_no_rows
+
+test_a_row_before_the_commit_is_refused = (
+    stored.test_a_row_before_the_commit_is_refused_where_its_inputs_are_gone
+)
+test_a_saved_slot_that_cannot_be_restored = stored.test_a_saved_slot_that_cannot_be_restored
+test_a_segment_after_work_that_failed = stored.test_a_segment_after_work_that_failed_fails_too
+test_a_sequence_that_failed_is_not_stored = stored.test_a_sequence_that_failed_is_not_stored
+test_a_snapshot_that_cannot_be_adopted = stored.test_a_snapshot_that_cannot_be_adopted
+test_copies_that_cannot_be_made = stored.test_copies_that_cannot_be_made
+test_work_runs_in_order_before_the_segments = stored.test_work_runs_in_order_before_the_segments
