@@ -94,7 +94,7 @@ LUCE_KERNEL_RESIDENT(gemm_decode, WARPS * WARP, CTAS)
   const i32 resident = min_(slice * CHUNK_DEPTH, depth) * ROWS * 2;
   u8* sums = xs + resident;
   f32* partials = (f32*)(sums + (MINIMA ? resident / 16 : 0));
-  u64* x_bar = (u64*)(partials + max_(sliced ? 0 : slots * chunks, WARPS) * PARTIAL);
+  u64* x_bar = (u64*)(partials + (sliced ? 0 : max_(slots * chunks, WARPS)) * PARTIAL);
   u64* bars = x_bar + 1 + warp * stages;
   u32* counters = (u32*)(x_bar + 1 + WARPS * stages);  // partial sums of a place that are there
   u32* merged = counters + slots;                      // row-blocks of a place that are added up

@@ -16,6 +16,10 @@ _RESERVED = 1024
 """Shared memory that the system takes for itself from every CTA."""
 _RING_BYTES = 64 * 1024
 """Weights under way that keep the memory of a multiprocessor busy."""
+_MOST_WARPS = {32: 16, 64: 12}
+"""Of a CTA, so that the sums of so many rows stay in registers."""
+_TINY, _SMALL = 8 << 20, 24 << 20
+"""Bytes of matrices of which two CTAs stand on a multiprocessor."""
 
 
 @attrs.frozen
@@ -59,7 +63,7 @@ def shared_bytes(
     chunks = -(-deep // CHUNK_DEPTH)
     values = min(slice_chunks * CHUNK_DEPTH, deep) * rows * 2
     sums = values // 16 if name in _WITH_MINIMA else 0
-    held = warps if slice_chunks < chunks else max(slots * chunks, warps)
+    held = 0 if slice_chunks < chunks else max(slots * chunks, warps)
     bars = 1 + warps * stages
     return (
         warps * stages * piece_bytes(name)
@@ -74,32 +78,37 @@ def shared_bytes(
 def plan_decode(
     name: str, out: int, depth: int, rows: int, multiprocessors: int, shared_limit: int
 ) -> DecodePlan:
-    """The launch for a matrix [out, depth] in records of format ``name`` and a bucket of ``rows`` rows."""
+    """The launch for a matrix [out, depth] in records of format ``name`` and a bucket of ``rows`` rows.
+
+    What was quickest on an H200: as many warps as fit with two stages each, one CTA on a multiprocessor (deeper rings
+    delay the activations); for small matrices two CTAs, so that the next product's weights come in meanwhile; slices of
+    three chunks where the activations do not fit.
+    """
     blocks, chunks = -(-out // ROW_BLOCK), -(-depth // CHUNK_DEPTH)
+    nbytes = blocks * (padded_depth(depth) // RECORD_DEPTH) * RECORD_BYTES[name]
     half = (shared_limit + _RESERVED) // 2 - _RESERVED
-    for resident, limit in ((2, half), (1, shared_limit)):
-        for warps in (12, 8, 4):
-            found = _fit(name, rows, depth, warps, resident, limit, chunks)
-            if found is not None:
-                return _launch(name, blocks, depth, rows, multiprocessors, *found)
-    for slice_chunks in range(chunks - 1, 0, -1):
-        for warps in (12, 8, 4):
-            found = _fit(name, rows, depth, warps, 1, shared_limit, slice_chunks)
-            if found is not None:
-                return _launch(name, blocks, depth, rows, multiprocessors, *found)
-    raise AssertionError("one chunk of 64 rows fits everywhere")
-
-
-def _fit(
-    name: str, rows: int, depth: int, warps: int, resident: int, limit: int, slice_chunks: int
-) -> tuple[int, int, int, int, int] | None:
-    """(warps, stages, slots, resident, slice) with a ring that is deep enough, or None."""
-    chunks = -(-depth // CHUNK_DEPTH)
-    slots = -(-warps // chunks) + 2
-    room = limit - shared_bytes(name, rows, depth, warps, 0, slots, slice_chunks)
-    stages = min(8, room // (warps * (piece_bytes(name) + 8)))
-    enough = stages >= 2 and warps * stages * piece_bytes(name) >= min(_RING_BYTES, limit // 2)
-    return (warps, stages, slots, resident, slice_chunks) if enough else None
+    tries = (
+        [(2, 12, 3, half, chunks)]
+        if nbytes < _TINY
+        else [(2, 16, 2, half, chunks)]
+        if nbytes < _SMALL
+        else []
+    )
+    tries += [(1, warps, 2, shared_limit, chunks) for warps in (24, 16)]
+    tries += [(1, warps, 2, shared_limit, 3) for warps in (24, 16) if chunks > 3]
+    for warps in (24, 16, 12, 8, 4, 2):
+        tries += [(1, warps, 2, shared_limit, size) for size in (chunks, 2, 1) if size <= chunks]
+    for resident, warps, most, limit, slice_chunks in tries:
+        if warps > _MOST_WARPS.get(rows, 24):
+            continue
+        slots = -(-warps // chunks) + 2
+        room = limit - shared_bytes(name, rows, depth, warps, 0, slots, slice_chunks)
+        stages = min(most, room // (warps * (piece_bytes(name) + 8)))
+        if stages >= 2:
+            return _launch(
+                name, blocks, depth, rows, multiprocessors, warps, stages, slots, resident, slice_chunks
+            )
+    raise AssertionError("a slice of one chunk of 64 rows fits everywhere")
 
 
 def _launch(
