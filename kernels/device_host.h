@@ -116,6 +116,7 @@ struct Lock {
   std::unique_lock<std::mutex> held;
   Meeting& meeting;
   explicit Lock(Meeting& at) : held(at.lock), meeting(at) {}
+  void arrive() {}  // others need not look: nothing that they wait for has come
   void change() { meeting.changed.notify_all(); }
   template <class Done> void wait(Done done) {
     while (!done()) {
@@ -145,6 +146,7 @@ inline void yield_() {
 }
 struct Lock {
   explicit Lock(Meeting&) {}
+  void arrive() { block->changes++; }
   void change() { block->changes++; }
   template <class Done> void wait(Done done) {
     while (!done()) yield_();
@@ -161,10 +163,11 @@ inline void meet(Barrier& barrier, i32 threads, bool wait) {
   if (barrier.arrived && barrier.expected != threads) fail("a barrier is used with different numbers of threads");
   barrier.expected = threads;
   u64 phase = barrier.phase;
-  lock.change();
+  lock.arrive();
   if (++barrier.arrived == threads) {
     barrier.arrived = 0;
     barrier.phase++;
+    lock.change();
   } else if (wait) {
     lock.wait([&] { return barrier.phase != phase; });
   }
@@ -176,10 +179,11 @@ inline const Payload* exchange(const Payload& mine) {
   Lock lock(warp);
   u64 round = warp.round;
   warp.payload[round & 1][current % WARP] = mine;
-  lock.change();
+  lock.arrive();
   if (++warp.arrived == WARP) {
     warp.arrived = 0;
     warp.round++;
+    lock.change();
   } else {
     lock.wait([&] { return warp.round != round; });
   }

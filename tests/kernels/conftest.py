@@ -1,4 +1,5 @@
-"""``device``: the host build by default; a GPU with LUCE_TEST_DEVICE=cuda. The same tests run on both."""
+"""``device``: the host build by default; a GPU with LUCE_TEST_DEVICE=cuda. The same tests run on both, and on the host
+build under a sanitizer with LUCE_TEST_DEVICE=host-address or host-thread (see `sanitized.py`)."""
 
 from __future__ import annotations
 
@@ -12,6 +13,10 @@ from luce.compute.host_device import HostDevice, host_compiler
 
 def open_test_device() -> Device:
     wanted = os.environ.get("LUCE_TEST_DEVICE", "host")
+    if wanted in ("host-address", "host-thread"):
+        from tests.kernels.sanitized import SanitizedDevice
+
+        return SanitizedDevice(wanted.partition("-")[2])
     if wanted != "host":
         from luce.compute.cupy_device import open_device
 
