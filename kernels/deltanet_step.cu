@@ -5,7 +5,9 @@
 
 #define KEY_PITCH (DK + 8)
 #define WARPS TILES
-#define U_PITCH (HAS_MMA ? 20 : 16)   // fewer bank conflicts, or 64 KiB
+#ifndef U_PITCH
+#error "define U_PITCH: floats from one row of u in shared memory to the next, 20 (fewer bank conflicts) or 16 (64 KiB are enough)"
+#endif
 #define VALUE_TASKS ((DV + 127) / 128)
 #define GATES (2 + VALUE_TASKS)
 #define TASKS (GATES + 1)   // of a warp: k, q, 128 channels of v each, gates

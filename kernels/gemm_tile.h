@@ -4,9 +4,6 @@
 // 8 rows the other columns repeat some and nobody looks at them.
 #pragma once
 #include "records.h"
-#if !HAS_MMA
-#include "mma_fallback.h"
-#endif
 
 #ifndef ROWS
 #error "ROWS: height of the step layout, 1, 2, 4, 8, 16, 32 or 64"
@@ -23,11 +20,7 @@ DEVICE i32 lane_activations(i32 lane) { return lane_row(lane) * ROW_BYTES + (lan
 DEVICE i32 lane_sums(i32 lane) { return lane_row(lane) * SUM_BYTES + (lane & 3) * 8; }
 
 DEVICE void multiply_step(f32 (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
-#if HAS_MMA
   mma_bf16(c, a[0], a[1], a[2], a[3], b0, b1);
-#else
-  fallback_mma_bf16(c, a, b0, b1);
-#endif
 }
 
 // c += a quarter's weights x its activations (the lane's place in them).

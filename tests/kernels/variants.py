@@ -32,7 +32,7 @@ Defines = Mapping[str, int | str]
 
 SHAPES = ("qwen3.5-27b", "qwen3.5-0.8b")
 RECORDS = ("Q4_K", "Q6_K", "IQ4_XS", "Q8_0", "Q4_0", "BF16", "Q5_K")
-ONLY_SM90 = ("gemm_decode.cu", "gemm_prefill.cu", "attention_prefill_wgmma.cu")
+ONLY_SM90 = ("gemm_decode.cu", "gemm_wide.cu", "gemm_prefill.cu", "attention_prefill_wgmma.cu")
 """Sources with nothing in them for other GPUs, on which launchers ask for others."""
 WITH_BULK = ("sm_90a", "sm_120a")
 """Bulk copies into shared memory."""
@@ -76,6 +76,14 @@ def _ask(device: RecordingDevice) -> None:
         assert vision is not None
         VisionAttention(device, vision)
     DeviceSampler(device, 1000, 1, 1)
+    for name, rows, tile in (
+        ("Q4_K", 16, 0),
+        ("Q6_K", 64, 64),
+        ("BF16", 1, 0),
+        ("Q8_0", 8, 0),
+        ("IQ4_XS", 4, 0),
+    ):
+        _matrix(device, name).plain(None, None, rows, tile, Decoded.STORE)
     experts = DeviceMoe(device, MoeShape(hidden=128, experts=8, used=2, ffn=32), 8)
     none = np.empty(0, np.uint8)
     for name, tiles, epilogue in (("Q4_K", 4, 1), ("Q4_K", 1, 0), ("BF16", 1, 1), ("Q6_K", 4, 0)):
@@ -85,14 +93,20 @@ def _ask(device: RecordingDevice) -> None:
             *(("Q4_K", 16, Decoded.SWIGLU), ("BF16", 1, Decoded.ADD), ("Q6_K", 1, Decoded.STORE)),
             *(("Q8_0", 64, Decoded.SWIGLU), ("IQ4_XS", 4, Decoded.ADD), ("Q4_0", 8, Decoded.STORE)),
         ):
-            matrix = WeightMatrix(device, name, 5120, 17408, np.empty(0, np.uint8))
-            matrix.decode(None, None, rows, epilogue, GemmScratch(None, None))
+            _matrix(device, name).decode(None, None, rows, epilogue, GemmScratch(None, None))
+        for name, rows, epilogue in (("Q4_K", 64, Decoded.SWIGLU), ("BF16", 32, Decoded.ADD)):
+            _matrix(device, name).wide(None, None, rows, epilogue, GemmScratch(None, None))
         for name, product, rows in (
             *(("Q4_K", Epilogue.SWIGLU, 4096), ("BF16", Epilogue.ADD, 4096), ("Q6_K", Epilogue.STORE, 65)),
             *(("Q8_0", Epilogue.SWIGLU, 100), ("IQ4_XS", Epilogue.ADD, 4096)),
         ):
             tiling = choose_tiling(name, product, rows, 320, device)
             device.kernel("gemm_prefill.cu", "gemm_prefill", tiling.defines(name, product))
+
+
+def _matrix(device: RecordingDevice, name: str) -> WeightMatrix:
+    """[5120, 17408], nothing in it."""
+    return WeightMatrix(device, name, 5120, 17408, np.empty(0, np.uint8))
 
 
 @functools.cache

@@ -106,10 +106,10 @@ class DeltaNetLauncher:
         )
         self._scan_shared = stages * stage + self._part_tiles * shuttle
         self._prepare_shared = 2 * CHUNK_ROWS * (dk + 8) * 2 + hv // hk * CHUNK_ROWS * 8
-        self._step_shared = _step_shared(dk, dv, 16 if device.arch.startswith("gfx") else 20)
-        self._step = device.kernel(
-            "deltanet_step.cu", "deltanet_step", {**shapes, "SHARED_BYTES": self._step_shared}
-        )
+        pitch = 16 if device.arch.startswith("gfx") else 20
+        self._step_shared = _step_shared(dk, dv, pitch)
+        step = {**shapes, "U_PITCH": pitch, "SHARED_BYTES": self._step_shared}
+        self._step = device.kernel("deltanet_step.cu", "deltanet_step", step)
         chunk = {
             **shapes,
             "STAGES": stages,
