@@ -75,9 +75,6 @@ template <class Refill> DEVICE void chunk_products(f32 (&p)[ACC], Ring& ring, co
     UNROLL
     for (int quarter = 0; quarter < QUARTERS; quarter++) {
       u32(&w)[4][4] = a[quarter & 1];
-      if (real) load_weights(record, scales, lane(), quarter, w);
-      else
-        UNROLL for (int i = 0; i < 16; i++) w[i >> 2][i & 3] = 0;
       if (quarter == QUARTERS - 1 && real) {
 #if SCALED
         load_row_scales(record, lane(), d0, d1);
@@ -85,13 +82,17 @@ template <class Refill> DEVICE void chunk_products(f32 (&p)[ACC], Ring& ring, co
 #if MINIMA
         load_minima(record, lane(), low);
 #endif
-        refill(ring.stage);
       }
+      if (real) load_weights(record, scales, lane(), quarter, w);
+      else
+        UNROLL for (int i = 0; i < 16; i++) w[i >> 2][i & 3] = 0;
       TileDesc b = tile_desc<128, 1024>(x);
       wgmma_fence();
       UNROLL
       for (int k = 0; k < 4; k++) wgmma_bf16<TOKENS>(c, w[k], tile_step(b, k * 256), (SCALED ? quarter > 0 : 1) || k > 0);
       wgmma_commit();
+      // Products have been issued with the last fragments, so what was read has arrived: the stage may be filled again.
+      if (quarter == QUARTERS - 1 && real) refill(ring.stage);
       wgmma_wait<1>();  // the other fragments are free
       x += TOKENS * 128;
     }
