@@ -13,6 +13,7 @@ import numpy as np
 
 from luce.compute.device import Array, Device
 from luce.compute.norms import NORM_SHARED, norm_threads
+from luce.compute.packing import ROW_BLOCK
 from luce.engines.qwen35.config import TextConfig
 from luce.engines.qwen35.device.attention import AttentionKernels, KvArrays, PassArrays, SplitArrays
 from luce.engines.qwen35.device.deltanet import DeltaNetConstants, DeltaNetLauncher, MixerRows
@@ -133,6 +134,7 @@ class QwenProgram:
             256,
             [at.parts["header"], at.parts["lanes"], self.x, np.int32(self.hidden), self._faults],
             shared=16,
+            early=True,
         )
         if samples:
             self._draw(at, samples)
@@ -171,12 +173,17 @@ class QwenProgram:
     def _mix_deltanet(self, at: _Pass, layer: DeltaNet, normed: Input, number: int) -> Input:
         assert self._deltanet is not None
         inputs, gates = self._rows_of("mixer inputs", layer.inputs.rows), self._scratch["gates"]
-        self._products.store(
-            layer.gates, normed, gates
-        )  # small: the next one starts to fetch weights beside it
+        stride = int(gates.shape[1])
+        if layer.gates is not None:
+            self._products.store(
+                layer.gates, normed, gates
+            )  # small: the next one starts to fetch weights beside it
+        else:
+            first = self.config.conv_channels + self.config.value_size
+            gates, stride = inputs.reshape(-1)[first:], int(inputs.shape[1])
         self._products.store(layer.inputs, normed, inputs)
         mixed = self._input("mixed", at, self.config.value_size)
-        rows = MixerRows(inputs, inputs.shape[1], gates, gates.shape[1], mixed.data, mixed.height, mixed.tile)
+        rows = MixerRows(inputs, int(inputs.shape[1]), gates, stride, mixed.data, mixed.height, mixed.tile)
         constants, state = self._constant(layer), _state(at.pool, number)
         if at.is_step:
             self._deltanet.step(at.parts, at.rows, rows, constants, state)
@@ -221,8 +228,8 @@ class QwenProgram:
         return Input(self._scratch[name], at.rows, depth)
 
     def _rows_of(self, name: str, width: int) -> Array:
-        """A row buffer as rows of ``width``."""
-        whole = self._scratch[name]
+        """A row buffer as rows of ``width``, rounded up to what a product writes."""
+        whole, width = self._scratch[name], -(-width // ROW_BLOCK) * ROW_BLOCK
         return whole.reshape(-1)[: whole.shape[0] * width].reshape(whole.shape[0], width)
 
     def _arrays(self, pool: DevicePool, parts: Mapping[str, Array]) -> PassArrays:

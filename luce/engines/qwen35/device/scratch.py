@@ -51,7 +51,7 @@ def row_arrays(text: TextConfig, chunk_rows: int) -> Iterator[ArraySpec]:
     """Rows on their way through the layers."""
     rows = max(chunk_rows, STEP_ROWS)
     queries = text.heads * text.head_dim
-    deltanet = text.conv_channels + text.value_size
+    deltanet = text.conv_channels + text.value_size + 2 * text.value_heads
     attention = 2 * queries + 2 * text.kv_heads * text.head_dim
     widths = [attention if full else deltanet for full in set(text.full_attention)]
     mixers = [queries if full else text.value_size for full in set(text.full_attention)]

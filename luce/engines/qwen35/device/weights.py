@@ -113,9 +113,9 @@ class Vector:
 @attrs.define(eq=False)
 class DeltaNet:
     inputs: Matrix
-    """q | k | v | z."""
-    gates: Matrix
-    """b | a."""
+    """q | k | v | z, and b | a behind them where they are held in the same format."""
+    gates: Matrix | None
+    """b | a by themselves."""
     taps: Vector
     """[4, channels], last = current row."""
     neg_exp_a: Vector
@@ -181,7 +181,7 @@ def _members(value: Any) -> Iterator[Matrix | Table | Vector]:
         member = getattr(value, field.name)
         if isinstance(member, Matrix | Vector):
             yield member
-        else:
+        elif member is not None:
             yield from _members(member)
 
 
@@ -221,9 +221,10 @@ def _layer(name: str, w: LayerWeights) -> Layer:
     mixer: DeltaNet | Attention
     m = w.mixer
     if isinstance(m, DeltaNetWeights):
+        together = len({_held(matrix) for matrix in (m.qkv, m.z, m.b, m.a)}) == 1
         mixer = DeltaNet(
-            _matrix(f"{name} inputs", m.qkv, m.z),
-            _matrix(f"{name} gates", m.b, m.a),
+            _matrix(f"{name} inputs", m.qkv, m.z, *((m.b, m.a) if together else ())),
+            None if together else _matrix(f"{name} gates", m.b, m.a),
             Vector(f"{name} taps", np.ascontiguousarray(m.conv.T)),
             Vector(f"{name} decay", m.neg_exp_a),
             Vector(f"{name} dt bias", m.dt_bias),
