@@ -1,0 +1,74 @@
+"""What fits on a device, and what is said when it does not."""
+
+from __future__ import annotations
+
+import pytest
+
+from luce.compute.host_device import HostDevice
+from luce.engines.choose_device import choose_device
+from luce.engines.qwen35.device.budget import MOST_SHARES, fit_device
+from luce.engines.qwen35.device.plan import DeviceSizes
+from luce.engines.qwen35.device.weights import conversions, list_weights
+from luce.errors import ConfigError
+from tests.engines.models import demo_config, random_weights
+
+CONFIG = demo_config(512)
+TEXT = list_weights(random_weights(CONFIG))
+DEVICE = HostDevice()
+SIZES = DeviceSizes(num_slots=4, num_blocks=1, max_context=1000, chunk_rows=256)
+
+
+def total(**changed: int) -> int:
+    """Bytes with ``changed`` sizes and as few blocks as one sequence needs."""
+    slots, context = changed.get("slots", 4), changed.get("context", 1000)
+    sizes = DeviceSizes(slots, 1, context, 256)
+    blocks = -(-(context + 1) // 64)
+    return fit_device(DEVICE, CONFIG.text, TEXT, sizes, 500, 1 << 40, blocks=blocks).total
+
+
+def test_blocks_take_what_is_left() -> None:
+    needed = total()
+    tight = fit_device(DEVICE, CONFIG.text, TEXT, SIZES, 500, needed)
+    assert tight.total <= needed and tight.sizes.num_blocks == 16
+    block = CONFIG.text.head_dim * 2 * 2 * 64 * 2  # two attention layers
+    more = fit_device(DEVICE, CONFIG.text, TEXT, SIZES, 500, needed + 5 * block)
+    assert more.sizes.num_blocks == 21 and more.total <= needed + 5 * block
+    plenty = fit_device(DEVICE, CONFIG.text, TEXT, SIZES, 500, 1 << 40)
+    assert plenty.sizes.num_blocks == MOST_SHARES * 4 * 16
+
+
+def test_too_little_is_refused_with_the_flag_that_helps() -> None:
+    needed = total()
+    with pytest.raises(
+        ConfigError, match=r"need [\d,]+ bytes .* 1 more than .* --slots 3 or --context \d+ would fit"
+    ):
+        fit_device(DEVICE, CONFIG.text, TEXT, SIZES, 500, needed - 1)
+    with pytest.raises(ConfigError, match="one slot alone need") as refused:
+        fit_device(DEVICE, CONFIG.text, TEXT, SIZES, 500, 1000, flag="--max-memory")
+    assert refused.value.flag == "--max-memory"
+
+
+def test_formats_that_no_kernel_reads_become_bf16() -> None:
+    assert conversions(TEXT)["F32", "BF16"] == len(
+        [part for part in TEXT.members() if hasattr(part, "parts")]
+    ) + sum(
+        len(part.sources) - 1
+        for matrix in TEXT.members()
+        if hasattr(matrix, "parts")
+        for part in matrix.parts
+    )
+
+
+def test_devices_by_name() -> None:
+    assert choose_device("cpu") is None
+    for wanted in ("tpu", "cuda:", "cuda:x", ""):
+        with pytest.raises(ConfigError, match="is no device; use cpu, cuda:N, hip:N or auto") as refused:
+            choose_device(wanted)
+        assert refused.value.flag == "--device"
+
+
+def test_without_cupy_a_gpu_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "cupy", None)
+    assert choose_device("auto") is None
+    with pytest.raises(ConfigError, match=r"pip install 'luce\[cuda13\]'"):
+        choose_device("cuda:0")
