@@ -162,10 +162,13 @@ export class Timeline {
     ]) {
       const top = Math.max(1, most ?? 0, ...shown.map((item) => item[name]));
       c.strokeStyle = color(tone); c.setLineDash(dash);
+      let before = 0;
       c.beginPath();
       shown.forEach((item, i) => {
         const px = Math.max(LABEL, x(item.t)), py = bottom - (item[name] / top) * (CURVES - 2 * GAP);
-        if (i === 0) c.moveTo(px, py); else c.lineTo(px, py);
+        if (i === 0) c.moveTo(px, py);
+        else { c.lineTo(px, before); c.lineTo(px, py); } // as it was until then
+        before = py;
       });
       if (shown.length && this.right === null) c.lineTo(x(to), bottom - (shown.at(-1)[name] / top) * (CURVES - 2 * GAP));
       c.stroke();
