@@ -1,9 +1,9 @@
 """Weight GEMMs of steps: microseconds of a product beside the limits of bytes and FLOPs, and of cuBLAS where torch is.
 
-``python -m benchmarks.gpu_gemm [--device cuda:0] [--formats Q4_K,BF16] [--rows 1,16,64] [--shapes 34816x5120]``. Each
-product is repeated in a graph over several copies of the matrix that together are ten times the cache, each launch
-allowed to start while the one before it ends, as the engine launches it. Bytes are those of the file's format, the
-bandwidth is what a copy reaches in the same run, FLOPs are taken at 790 TFLOP/s.
+``python -m benchmarks.gpu_gemm [--device cuda:0] [--formats Q4_K,BF16] [--rows 1,16,64] [--shapes 34816x5120]
+[--wide]``. Each product is repeated in a graph over several copies of the matrix that together are ten times the
+cache, each launch allowed to start while the one before it ends, as the engine launches it. Bytes are those of the
+file's format, the bandwidth is what a copy reaches in the same run, FLOPs are taken at 790 TFLOP/s.
 """
 
 from __future__ import annotations
@@ -107,9 +107,10 @@ def cublas(rows: int, out: int, depth: int) -> float | None:
     return float(sorted(times)[3]) / (2 * copies)
 
 
-def measure(device: Device, name: str, out: int, depth: int, rows: int, records: list[Any]) -> float:
-    """Seconds of a product of a bucket of rows, through the kernel that the engine takes for it."""
-    wide = rows > 16
+def measure(
+    device: Device, name: str, out: int, depth: int, rows: int, records: list[Any], *, wide: bool = False
+) -> float:
+    """Seconds of a product of a bucket of rows, through the kernel that the engine takes for it, or gemm_wide."""
     tile = rows if wide else 0
     matrices = [WeightMatrix(device, name, out, depth, one) for one in records]
     x = np.random.default_rng(0).standard_normal((rows, depth)).astype(np.float32)
@@ -130,6 +131,7 @@ def main() -> None:
     parser.add_argument("--formats", default=FORMATS)
     parser.add_argument("--shapes", default=SHAPES)
     parser.add_argument("--rows", default="1,4,16,64")
+    parser.add_argument("--wide", action="store_true", help="32 and 64 rows through gemm_wide.cu")
     given = parser.parse_args()
     from luce.compute.cupy_device import open_device
 
@@ -147,7 +149,8 @@ def main() -> None:
             records = [device.array(base) for _ in range(copies)]
             nbytes = formats.num_bytes(name, (out, depth))
             for rows in counts:
-                taken = measure(device, name, out, depth, rows, records)
+                wide = given.wide and rows > 16
+                taken = measure(device, name, out, depth, rows, records, wide=wide)
                 by_bytes, by_flops = nbytes / bandwidth, 2 * rows * out * depth / FLOPS
                 other = beside[rows]
                 share = 100 * max(by_bytes, by_flops) / taken
