@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import attrs
 
 from luce.compute.activations import padded_depth
@@ -166,12 +168,13 @@ def wide_shared_bytes(name: str, rows: int, depth: int, groups: int, stages: int
 
 
 def plan_wide(
-    name: str, out: int, depth: int, rows: int, multiprocessors: int, shared_limit: int, groups: int = 2
+    name: str, out: int, depth: int, rows: int, multiprocessors: int, shared_limit: int
 ) -> WidePlan:
-    """The launch for a matrix [out, depth] and 32 or 64 rows: as many chunks in a slice as leave a deep ring."""
+    """The launch for a matrix [out, depth] and 32 or 64 rows: three warpgroups where their rings fit, and as many chunks
+    in a slice as leave deep rings."""
     blocks, chunks = -(-out // ROW_BLOCK), -(-depth // CHUNK_DEPTH)
     quads = -(-blocks // 4)
-    for slice_chunks in range(chunks, 0, -1):
+    for groups, slice_chunks in itertools.product((3, 2, 1), range(chunks, 0, -1)):
         room = shared_limit - wide_shared_bytes(name, rows, depth, groups, 0, slice_chunks)
         stages = min(8, room // (groups * 4 * (piece_bytes(name) + 8)))
         if stages >= 2 and (slice_chunks == 1 or groups * 4 * stages * piece_bytes(name) >= _RING_BYTES):
