@@ -170,8 +170,8 @@ def wide_shared_bytes(name: str, rows: int, depth: int, groups: int, stages: int
 def plan_wide(
     name: str, out: int, depth: int, rows: int, multiprocessors: int, shared_limit: int
 ) -> WidePlan:
-    """The launch for a matrix [out, depth] and 32 or 64 rows: three warpgroups where their rings fit, and as many chunks
-    in a slice as leave deep rings."""
+    """The launch for a matrix [out, depth] and 32 or 64 rows: three warpgroups where their rings fit, and as many
+    chunks in a slice as leave deep rings."""
     blocks, chunks = -(-out // ROW_BLOCK), -(-depth // CHUNK_DEPTH)
     quads = -(-blocks // 4)
     for groups, slice_chunks in itertools.product((3, 2, 1), range(chunks, 0, -1)):
