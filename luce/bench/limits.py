@@ -15,6 +15,7 @@ import attrs
 
 from luce.engines.qwen35.config import Qwen35Config, TextConfig, VisionConfig
 from luce.weights.formats import block_size, num_bytes
+from luce.weights.tensor_file import TensorInfo
 
 __all__ = [
     "HEAD_FORMATS",
@@ -26,6 +27,7 @@ __all__ = [
     "Work",
     "encode_work",
     "experts_asked",
+    "file_weight_bytes",
     "parameters",
     "prefill_seconds",
     "step_work",
@@ -147,6 +149,32 @@ def weight_bytes(text: TextConfig, form: str) -> WeightBytes:
         head=values.head * _bytes_per_value(HEAD_FORMATS.get(form, form)),
         expert=values.expert * _bytes_per_value(form),
     )
+
+
+def file_weight_bytes(tensors: Iterable[TensorInfo], *, tied: bool) -> WeightBytes:
+    """The same of a model's files, whose formats may differ from matrix to matrix.
+
+    Args:
+        tensors: of the text model, by either kind of names.
+        tied: the embedding is the head.
+    """
+    dense = head = experts = 0
+    for info in tensors:
+        if (
+            len(info.shape) < 2
+            or info.name.startswith(("v.", "mm.", "mtp.", "model.visual."))
+            or "nextn" in info.name
+        ):
+            continue
+        if info.name.endswith(("token_embd.weight", "embed_tokens.weight")):
+            head += info.nbytes if tied else 0
+        elif info.name in ("output.weight", "lm_head.weight"):
+            head += info.nbytes
+        elif "_exps" in info.name or ".experts." in info.name:
+            experts += info.nbytes
+        else:
+            dense += info.nbytes
+    return WeightBytes(dense, head, experts)
 
 
 def _bytes_per_value(form: str) -> float:

@@ -22,11 +22,11 @@ from luce.bench.engine_points import (
     room_needed,
 )
 from luce.bench.http_points import LONG_TEXT, Traffic, http_points
-from luce.bench.limits import weight_bytes
+from luce.bench.limits import WeightBytes, file_weight_bytes, weight_bytes
 from luce.bench.pictures import png
 from luce.bench.points import Point
 from luce.bench.report import Report
-from luce.bench.yardstick import host_speeds
+from luce.bench.yardstick import device_speeds, host_speeds
 from luce.compute.host_memory import available_bytes
 from luce.engines.load_model import LoadOptions, OpenedModel
 from luce.engines.loaded import LoadedModel
@@ -66,7 +66,7 @@ def traffic_of(plan: Plan, tokens: int, opened: OpenedModel) -> Traffic:
     )
 
 
-def load_options(plan: Plan, traffic: Traffic, opened: OpenedModel) -> LoadOptions:
+def load_options(plan: Plan, traffic: Traffic, opened: OpenedModel, device: str) -> LoadOptions:
     """Room for everything of ``plan`` and ``traffic``: as many slots as decode at once, and one for a prompt beside.
 
     Raises:
@@ -82,7 +82,7 @@ def load_options(plan: Plan, traffic: Traffic, opened: OpenedModel) -> LoadOptio
             f"the model's limit is {longest:,}",
             flag="--contexts",
         )
-    return LoadOptions(slots=max(plan.rows) + 1, context=room)
+    return LoadOptions(slots=max(plan.rows) + 1, context=room, device=device)
 
 
 def check_room(opened: OpenedModel) -> None:
@@ -92,7 +92,7 @@ def check_room(opened: OpenedModel) -> None:
         DeviceError: says how much is missing.
     """
     plan, free = opened.plan, available_bytes()
-    if free is not None and plan.needed > free:
+    if opened.on_device is None and free is not None and plan.needed > free:
         raise DeviceError(
             f"{plan.options.slots} sequences of {plan.options.context:,} tokens need {plan.needed:,} bytes with the "
             f"model ({format_bytes(plan.needed)}), {plan.needed - free:,} more than the {free:,} free; fewer --rows or "
@@ -109,24 +109,27 @@ def measure(
     *,
     shape: str | None,
     startup: dict[str, float],
+    form: str = "BF16",
 ) -> Report:
     """All points of ``plan``.
 
     Args:
         shape: of synthetic weights.
         startup: seconds of what was done before.
+        form: of synthetic weights on a GPU.
     """
     tell.doing("copying and multiplying")
     engine, config = model.engine, opened.config
-    speeds = host_speeds()
-    weights = "F32"
+    on_gpu = opened.on_device is not None
+    speeds = device_speeds(opened.on_device.device) if opened.on_device is not None else host_speeds()
+    weights, held = _weights(opened, shape, form)
     measured = Measured(
         engine=engine,
         config=config,
-        weights=weight_bytes(config.text, weights),
+        weights=held,
         speeds=speeds,
-        kv_bytes=4,
-        vision_bytes=4,
+        kv_bytes=2 if on_gpu else 4,
+        vision_bytes=2 if on_gpu else 4,
         num_ids=_plain_ids(model),
     )
     report = Report(
@@ -196,6 +199,21 @@ def _pictures(plan: Plan, opened: OpenedModel) -> tuple[tuple[int, int], ...]:
         height, width = preprocessor.target(side, side)
         found.setdefault(height * width // preprocessor.factor**2, side)
     return tuple(found.items())
+
+
+def _weights(opened: OpenedModel, shape: str | None, form: str) -> tuple[str, WeightBytes]:
+    """Format and bytes of the matrices in the engine's memory."""
+    text = opened.config.text
+    if opened.on_device is None:
+        return "F32", weight_bytes(text, "F32")
+    if shape is not None:
+        return form, weight_bytes(text, form)
+    tensors = list(opened.files.text.tensors.values())
+    sizes: dict[str, int] = {}
+    for info in tensors:
+        sizes[info.format] = sizes.get(info.format, 0) + info.nbytes
+    held = file_weight_bytes(tensors, tied=text.tied)
+    return max(sizes, key=lambda name: sizes[name]), held
 
 
 def _plain_ids(model: LoadedModel) -> int:

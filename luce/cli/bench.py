@@ -13,10 +13,11 @@ from rich.console import Console
 from luce.bench.engine_points import PARTS, Plan
 from luce.bench.report import Report, comparison_lines, head_lines, point_line, read_report
 from luce.bench.running import Telling, check_room, load_options, measure, traffic_of
-from luce.cli.flags import COUNT, FILE, SECONDS, ConfigFlags, ModelPath, whole
+from luce.cli.flags import COUNT, FILE, NAME, SECONDS, ConfigFlags, ModelPath, whole
 from luce.cli.in_process import load_with_progress
 from luce.cli.outputs import check_writable, writing
 from luce.compute.host_memory import spare_what_stays, use_one_heap
+from luce.engines.choose_device import choose_device
 from luce.engines.load_model import LoadOptions, OpenedModel, demo_model, open_model
 from luce.engines.synthetic_model import SHAPES, open_synthetic
 from luce.errors import ConfigError
@@ -31,6 +32,8 @@ Shape = Literal[
 ]
 Part = Literal["all", "engine", "decode", "prefill", "mixed", "pictures", "http"]
 assert get_args(Shape) == SHAPES
+Form = Literal["bf16", "f16", "q8_0", "q6_k", "q5_k", "q4_k", "iq4_xs", "q4_0"]
+CPU_PREFILL, GPU_PREFILL = 64, 2048
 
 
 def _list(kind: Any, text: str) -> None:
@@ -95,7 +98,11 @@ class WhatFlags:
 class HowFlags:
     """How it is measured."""
 
-    prefill: Annotated[int, COUNT, Parameter(group=HOW, help="Prompt rows in one step.")] = 64
+    prefill: Annotated[
+        int | None,
+        COUNT,
+        Parameter(group=HOW, help="Prompt rows in one step; by default 64, on a GPU 2048."),
+    ] = None
     depth: Annotated[int, whole(1, 2), Parameter(group=HOW, help="Steps in flight at once.")] = 1
     runs: Annotated[int, COUNT, Parameter(group=HOW, help="Runs of which the median counts.")] = 3
     seconds: Annotated[
@@ -116,6 +123,14 @@ def run(
     synthetic: Annotated[
         Shape | None, Parameter(help="Random weights in the shape of this model, instead of MODEL.")
     ] = None,
+    format: Annotated[  # noqa: A002 - the flag's name
+        Form | None, Parameter(help="Format of random weights, on a GPU; bf16 by default.")
+    ] = None,
+    device: Annotated[
+        str,
+        NAME,
+        Parameter(help="Where the text model runs: cpu, cuda:N, hip:N, or auto, as luce serve takes it."),
+    ] = "auto",
     what: WhatFlags = WhatFlags(),
     how: HowFlags = HowFlags(),
     config: ConfigFlags = ConfigFlags(),  # noqa: B008
@@ -125,21 +140,28 @@ def run(
         check_writable(how.json, "--json")
     if synthetic is not None and model is not None:
         raise ConfigError("is instead of a MODEL; leave one of them away", flag="--synthetic")
-    plan = _plan(what, how)
+    if format is not None and synthetic is None:
+        raise ConfigError("is of random weights; give --synthetic, too", flag="--format")
+    on_gpu = choose_device(device) is not None
+    if format is not None and not on_gpu:
+        raise ConfigError("the CPU engine holds weights in float32; leave it away", flag="--format")
+    plan = _plan(what, how, GPU_PREFILL if on_gpu else CPU_PREFILL)
     use_one_heap()
-    report = _measured(model, synthetic, plan, what.tokens)
+    report = _measured(model, synthetic, (format or "bf16").upper(), device, plan, what.tokens)
     if how.json is not None:
         with writing(how.json, "--json"):
             how.json.write_text(report.json(), encoding="utf-8")
     return 0
 
 
-def _measured(model: Path | None, synthetic: Shape | None, plan: Plan, tokens: int) -> Report:
+def _measured(
+    model: Path | None, synthetic: Shape | None, form: str, device: str, plan: Plan, tokens: int
+) -> Report:
     console = Console(highlight=False, soft_wrap=True)
     progress = Console(stderr=True, highlight=False)
-    small = _opened(model, synthetic, LoadOptions(slots=1))
+    small = _opened(model, synthetic, form, LoadOptions(slots=1))
     traffic = traffic_of(plan, tokens, small)
-    opened = _opened(model, synthetic, load_options(plan, traffic, small))
+    opened = _opened(model, synthetic, form, load_options(plan, traffic, small, device))
     check_room(opened)
     started = time.perf_counter()
     loaded = load_with_progress(opened, progress)
@@ -152,14 +174,14 @@ def _measured(model: Path | None, synthetic: Shape | None, plan: Plan, tokens: i
                 begun=lambda report: console.print("\n".join(head_lines(report)), markup=False),
                 measured=lambda point: console.print(point_line(point), markup=False),
             )
-            return measure(opened, loaded, plan, traffic, tell, shape=synthetic, startup=startup)
+            return measure(opened, loaded, plan, traffic, tell, shape=synthetic, startup=startup, form=form)
     finally:
         loaded.engine.shutdown()
 
 
-def _opened(model: Path | None, synthetic: Shape | None, options: LoadOptions) -> OpenedModel:
+def _opened(model: Path | None, synthetic: Shape | None, form: str, options: LoadOptions) -> OpenedModel:
     if synthetic is not None:
-        return open_synthetic(synthetic, options, fitting=False)
+        return open_synthetic(synthetic, options, form=form, fitting=False)
     return open_model(demo_model() if model is None else model, options, fitting=False)
 
 
@@ -177,7 +199,7 @@ def compare(
     return 0
 
 
-def _plan(what: WhatFlags, how: HowFlags) -> Plan:
+def _plan(what: WhatFlags, how: HowFlags, prefill: int) -> Plan:
     parts = {"all": PARTS, "engine": PARTS[:-1]}.get(what.only, (what.only,))
     rows, contexts = _numbers(what.rows), _numbers(what.contexts)
     for numbers, flag in ((rows, "--rows"), (contexts, "--contexts")):
@@ -189,7 +211,7 @@ def _plan(what: WhatFlags, how: HowFlags) -> Plan:
         prompts=_numbers(what.prompts),
         mixed=_numbers(what.mixed),
         pictures=_numbers(what.pictures),
-        piece=how.prefill,
+        piece=how.prefill or prefill,
         depth=how.depth,
         runs=how.runs,
         seconds=how.seconds,

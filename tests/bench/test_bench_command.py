@@ -73,6 +73,12 @@ def test_a_part_of_it_on_random_weights(tmp_path: Path) -> None:
         (["--rows", " , "], "--rows: must not be empty"),
         (["--contexts", "900000"], "--contexts: with what is measured behind them sequences come to have"),
         (["--synthetic", "luce-demo", "model"], "--synthetic: is instead of a MODEL"),
+        (["--format", "q4_k"], "--format: is of random weights; give --synthetic, too"),
+        (
+            ["--synthetic", "luce-demo", "--format", "q4_k", "--device", "cpu"],
+            "--format: the CPU engine holds",
+        ),
+        (["--device", "tpu"], "--device: 'tpu' is no device"),
         (["--json", "/nowhere/at/all"], "--json: /nowhere/at/all: No such file or directory"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from luce.bench.limits import (
@@ -11,12 +12,18 @@ from luce.bench.limits import (
     Work,
     encode_work,
     experts_asked,
+    file_weight_bytes,
     parameters,
     prefill_seconds,
     step_work,
     weight_bytes,
 )
+from luce.bench.yardstick import device_speeds
+from luce.compute.host_device import HostDevice
+from luce.engines.load_model import demo_model
+from luce.engines.qwen35.loading import load_config
 from luce.engines.qwen35.shapes import RELEASED, released
+from luce.weights.model_files import resolve_model
 
 H200 = Speeds(4.3e12, 790e12)
 CONTEXTS = (0, 4096, 32768)
@@ -110,6 +117,23 @@ def test_decode_rates_of_a_mixture_of_experts(form: str, rates: tuple[int, ...])
         assert rows / work.seconds(H200) == pytest.approx(
             rate, rel=15e-3
         )  # the table leaves out windows of the convolutions
+
+
+def test_bytes_of_files_are_those_of_their_matrices() -> None:
+    """The bundled model's: what a step reads, without vision, norms and the embedding unless it is the head."""
+    files = resolve_model(demo_model())
+    text = load_config(files).text
+    found = file_weight_bytes(files.text.tensors.values(), tied=text.tied)
+    values = parameters(text)
+    sizes = {info.format: info.nbytes / np.prod(info.shape) for info in files.text.tensors.values()}
+    assert values.dense * min(sizes.values()) <= found.dense <= values.dense * 4.05
+    assert found.head == files.text.tensors["token_embd.weight" if text.tied else "output.weight"].nbytes
+    assert found.expert == 0
+
+
+def test_a_device_is_measured_by_its_own_copy() -> None:
+    speeds = device_speeds(HostDevice(), size=1 << 22)
+    assert 1e8 < speeds.bytes_per_second < 1e13 and speeds.flops_per_second > 1e8
 
 
 def test_the_state_is_read_and_not_written_in_decoding() -> None:

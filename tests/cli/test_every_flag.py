@@ -21,6 +21,7 @@ SAMPLES: dict[str, Any] = {
     "--top-p": 0.25,
     "--rows": "2,3",
     "--synthetic": "luce-demo",
+    "--format": "q4_k",
     "--pictures": "70",
     "--contexts": "7",
     "--prompts": "9,8",
