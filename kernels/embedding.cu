@@ -30,10 +30,11 @@ DEVICE void fail_row(f32* to, i32 hidden) {
 }
 
 // Row r of x f32 [R][hidden] from rows[r].source. Grid (R or the bucket's rows), any number of threads.
-// table: [vocab] rows of the format; images f32 [.][hidden]; history i32 [slots][history_stride].
+// table: [vocab] rows of the format; images f32 [.][hidden], may be x itself where row n is image row n; history i32
+// [slots][history_stride].
 // A row whose id is not in the table is filled with NaN: it fails alone. hidden is a multiple of 4 (and of the format's block).
 LUCE_KERNEL(embedding, 1024)(const Pass* pass, const Row* rows, const u8* RESTRICT table, i32 vocab, i32 hidden,
-                             const f32* RESTRICT images, i32* history, i32 history_stride, f32* RESTRICT x) {
+                             const f32* images, i32* history, i32 history_stride, f32* x) {
   pdl_wait();
   pdl_launch();
   i32 r = block_x();
@@ -53,7 +54,7 @@ LUCE_EXPORT(embedding)
 
 // The same from the records of a packed matrix [vocab, hidden], say the head of a tied model.
 LUCE_KERNEL(embedding_packed, 1024)(const Pass* pass, const Row* rows, const u8* RESTRICT records, i32 vocab, i32 hidden,
-                                    const f32* RESTRICT images, i32* history, i32 history_stride, f32* RESTRICT x) {
+                                    const f32* images, i32* history, i32 history_stride, f32* x) {
   pdl_wait();
   pdl_launch();
   i32 r = block_x();

@@ -136,7 +136,7 @@ DEVICE void make_sums(const u8* xs, u16* sums, i32 records) {
 // x: activations in the prefill layout with one tile of TOKENS rows. y f32 [.][y_stride]: rows below `rows` and columns below n are
 // written. h: the next GEMM's activations in the same layout, depth h_depth (EPILOGUE_SWIGLU). parts, counts: scratch, counts zero before and after. slice: chunks of a slice. stages: pieces of a ring.
 LUCE_KERNEL_RESIDENT(gemm_wide, GROUPS * 128, 1)
-(const u8* RESTRICT x, const u8* RESTRICT w, f32* y, u16* h, f32* parts, u32* counts, i32 rows, i32 n, i32 y_stride, i32 h_depth,
+(const u8* x, const u8* RESTRICT w, f32* y, u16* h, f32* parts, u32* counts, i32 rows, i32 n, i32 y_stride, i32 h_depth,
  i32 row_blocks, i32 records, i32 slice, i32 stages) {
   const i32 group = warp() / 4, in_group = thread() & 127, depth = records * RECORD_DEPTH, chunks = ceil_div(records, 4);
   i32 cta = block_x(), ctas = grid_x(), first_chunk = 0, width = chunks;

@@ -134,10 +134,11 @@ class CupyDevice:
         self.cupy = cupy
         self.index = index
         self.hip: bool = cupy.cuda.runtime.is_hip
-        self.driver = None if self.hip else _launcher()
         self._device = cupy.cuda.Device(index)
         self._device.use()
         found = cupy.cuda.runtime.getDeviceProperties(index)
+        # Before sm_90 pdl_wait is nothing, so no grid may start early there.
+        self.driver = None if self.hip or found["major"] < 9 else _launcher()
         if self.hip:
             self.arch = found["gcnArchName"].decode().split(":")[0]
         else:
