@@ -9,8 +9,7 @@
 #error "define U_PITCH: floats from one row of u in shared memory to the next, 20 (fewer bank conflicts) or 16 (64 KiB are enough)"
 #endif
 #define VALUE_TASKS ((DV + 127) / 128)
-#define GATES (2 + VALUE_TASKS)
-#define TASKS (GATES + 1)   // of a warp: k, q, 128 channels of v each, gates
+#define TASKS (3 + VALUE_TASKS)   // of a warp: k, q, gates, 128 channels of v each
 
 struct Shared {
   alignas(16) f32x4 taps[2 + VALUE_TASKS][4][WARP], window[2 + VALUE_TASKS][3][WARP];   // of k, q, v
@@ -19,7 +18,7 @@ struct Shared {
   alignas(16) u16 keys[2][DK];                    // k, q
   alignas(16) u16 weights[2][2][CHUNK_ROWS];      // of W, P: high, low
   alignas(16) f32 v[DV], out[DV];
-  alignas(16) f32 w[CHUNK_ROWS];                  // W
+  f32 w[CHUNK_ROWS];                              // W
   f32 factors[CHUNK_ROWS];                        // e^(G_i - G_j)
   f32 squares[TILES];
   f32 beta, gain;
@@ -34,6 +33,9 @@ DEVICE void fetch_keys(u16 (*to)[KEY_PITCH], const u16* ring, i32 rows) {
 
 // Fold a chunk that stands in the rings, and keep the new state.
 DEVICE void fold_ring(Fragment (&s)[STEPS], Shared& shared, const f32* ring, const u16* keys, const i64* decays, f32x4* state) {
+  cp_async_commit();
+  cp_async_wait<0>();
+  sync_block();   // what was under way to the same place is there
   fetch_keys(shared.before, keys, CHUNK_ROWS);
   cp_async_commit();
   i32 g = lane() / 4, t = lane() % 4;
@@ -99,29 +101,26 @@ LUCE_KERNEL_RESIDENT(deltanet_step, 2 * DV, 2)(
   for (i32 i = lane(); i < 4 * place; i += WARP) cp_async16(&shared.u[tile][i / 4][i % 4 * 4], rows + i / 4 * DV + i % 4 * 4);
   u16* keys = key_ring(k_state, slot, key_head);
   i64* decays = decay_ring(g_state, slot, head);
-  if (folds)
-    fold_ring(s, shared, ring + (i64)ring_row(here.base) * DV, keys + ring_row(here.base) * DK, decays + ring_row(here.base), state);
   fetch_keys(shared.before, keys + ring_row(position - place) * DK, place);
-  cp_async_commit();
-  i64 sums[2] = {0, 0}, sum_before = 0;   // of the chunk's rows (lane, lane + 32) and of the last one
-  f32 neg_exp = 0.0f, bias = 0.0f;
-  if (warp() == GATES % WARPS) {
-    if (place) sum_before = decays[ring_row(position - 1)];
-    UNROLL for (i32 i = 0; i < 2; i++)
-      if (lane() + WARP * i < place) sums[i] = decays[ring_row(position - place) + lane() + WARP * i];
-    neg_exp = neg_exp_a[head], bias = dt_bias[head];
+  if (folds) {   // once in 64 steps; the keys in hand make room and come again
+    fold_ring(s, shared, ring + (i64)ring_row(here.base) * DV, keys + ring_row(here.base) * DK, decays + ring_row(here.base), state);
+    fetch_keys(shared.before, keys + ring_row(position - place) * DK, place);
   }
+  cp_async_commit();
 
   pdl_wait();
   const f32* mine = x + (i64)row * x_stride;
   for (i32 task = warp(); task < TASKS; task += WARPS) {
-    if (task == GATES) {   // and the factors of the chunk's rows: two a lane
+    if (task == 2 + VALUE_TASKS) {   // gates, and the factors of the chunk's rows: two a lane
+      i64 ours[2] = {0, 0}, chunk = place ? decays[ring_row(position - 1)] : 0;
+      UNROLL for (i32 i = 0; i < 2; i++)
+        if (lane() + WARP * i < place) ours[i] = decays[ring_row(position - place) + lane() + WARP * i];
       const f32* ab = gates + (i64)row * gates_stride;
-      Gate found = gate(ab[HV + head], ab[head], neg_exp, bias);
-      i64 chunk = sum_before + found.decay;
+      Gate found = gate(ab[HV + head], ab[head], neg_exp_a[head], dt_bias[head]);
+      chunk += found.decay;
       UNROLL for (i32 i = 0; i < 2; i++) {
         i32 j = lane() + WARP * i;
-        shared.factors[j] = j <= place ? decay_factor(j < place ? chunk - sums[i] : 0) : 0.0f;
+        shared.factors[j] = j <= place ? decay_factor(j < place ? chunk - ours[i] : 0) : 0.0f;
       }
       if (lane() == 0) {
         decays[ring_row(position)] = chunk;
@@ -195,55 +194,47 @@ LUCE_KERNEL_RESIDENT(deltanet_step, 2 * DV, 2)(
     UNROLL for (i32 step = 0; step < STEPS; step++) near(c, part, step, mine_keys(step));
     weigh(c, part);
   }
-  // What of u needs no weights, meanwhile: the operands of whole blocks, and the last one's rows.
+  sync_block();
+
+  f32 sums[1][4] = {};
   auto load_rows = [&](Fragment& f, i32 block) {
     UNROLL for (i32 e = 0; e < 4; e++) {
       i32 j = 16 * block + 4 * t + e;
-      f32x2 v = *(const f32x2*)&shared.u[tile][j][2 * g];
-      f[e / 2][e % 2] = j < place ? v.x : 0.0f, f[e / 2][2 + e % 2] = j < place ? v.y : 0.0f;
+      f32x2 v = {0.0f, 0.0f};
+      if (j < place) v = *(const f32x2*)&shared.u[tile][j][2 * g];
+      f[e / 2][e % 2] = v.x, f[e / 2][2 + e % 2] = v.y;
     }
   };
-  Operand whole[BLOCKS - 1];
-  Fragment f;
-  UNROLL for (i32 block = 0; block < BLOCKS - 1; block++)
-    if (block < last) {
-      load_rows(f, block);
-      whole[block] = operand(f);
-    }
-  load_rows(f, last);
-  sync_block();
-
-  f32 near_sums[1][4] = {};
-  auto add_block = [&](const Operand& u, i32 block) {
+  auto add_block = [&](const Fragment& f, i32 block) {
     u32x2 high[1] = {}, low[1] = {};
     if (g < 2) {
       high[0] = *(const u32x2*)&shared.weights[g][0][16 * block + 4 * t];
       low[0] = *(const u32x2*)&shared.weights[g][1][16 * block + 4 * t];
     }
-    near_products(near_sums, u, high, low);
+    near_products(sums, operand(f), high, low);
   };
-  f32 gain = shared.gain, beta = shared.beta, mine_u[2], weights[16];
-  UNROLL for (i32 j = 0; j < 16; j += 4) {
-    f32x4 four = *(const f32x4*)&shared.w[16 * last + j];
-    weights[j] = four.x, weights[j + 1] = four.y, weights[j + 2] = four.z, weights[j + 3] = four.w;
+  Fragment f;
+  for (i32 block = 0; block < last; block++) {
+    load_rows(f, block);
+    add_block(f, block);
   }
-  f32x2 others[15];
-  UNROLL for (i32 j = 0; j < 15; j++) others[j] = *(const f32x2*)&shared.u[tile][16 * last + j][2 * g];
-  UNROLL for (i32 block = 0; block < BLOCKS - 1; block++)
-    if (block < last) add_block(whole[block], block);
+  load_rows(f, last);
+  f32 gain = shared.gain, beta = shared.beta, mine_u[2];
   UNROLL for (i32 i = 0; i < 2; i++)
-    mine_u[i] = sub(fma_(-gain, far[0][2 * i], shared.v[16 * tile + 2 * g + i]), near_sums[0][2 * i]);
-  UNROLL for (i32 j = 0; j < 15; j++) {
-    f32 even = fma_(-weights[j], others[j].x, mine_u[0]), odd = fma_(-weights[j], others[j].y, mine_u[1]);
-    mine_u[0] = j < inside ? even : mine_u[0], mine_u[1] = j < inside ? odd : mine_u[1];
+    mine_u[i] = sub(fma_(-gain, far[0][2 * i], shared.v[16 * tile + 2 * g + i]), sums[0][2 * i]);
+  for (i32 j = 0; j < inside; j++) {
+    f32 w = shared.w[16 * last + j];
+    f32x2 other = *(const f32x2*)&shared.u[tile][16 * last + j][2 * g];
+    mine_u[0] = fma_(-w, other.x, mine_u[0]);
+    mine_u[1] = fma_(-w, other.y, mine_u[1]);
   }
   UNROLL for (i32 i = 0; i < 2; i++) mine_u[i] = shfl(mul(beta, mine_u[i]), lane() & ~3);
   if (t == 0) *(f32x2*)(ring + (i64)ring_row(position) * DV + 2 * g) = {mine_u[0], mine_u[1]};
   UNROLL for (i32 e = 0; e < 4; e++)
     if (4 * t + e == inside) f[e / 2][e % 2] = mine_u[0], f[e / 2][2 + e % 2] = mine_u[1];
-  add_block(operand(f), last);
+  add_block(f, last);
 
-  f32 o[2] = {fma_(gain, far[0][1], near_sums[0][1]), fma_(gain, far[0][3], near_sums[0][3])};
+  f32 o[2] = {fma_(gain, far[0][1], sums[0][1]), fma_(gain, far[0][3], sums[0][3])};
 #if DV % 32
   if (t == 0) *(f32x2*)(o_rows + ((i64)row * HV + head) * DV + 16 * tile + 2 * g) = {o[0], o[1]};
 #else
