@@ -21,6 +21,9 @@ __all__ = ["CupyDevice", "open_device"]
 
 Host = npt.NDArray[Any]
 
+PLAIN_SHARED = 48 * 1024
+"""Bytes of shared memory that a block may have without asking."""
+
 
 def open_device(index: int = 0) -> CupyDevice:
     """The GPU with this number.
@@ -59,7 +62,7 @@ class CupyKernel:
     name: str
     raw: Any
     device: CupyDevice
-    _shared: int = 48 * 1024
+    _raised: bool = False
 
     def __call__(
         self,
@@ -70,9 +73,10 @@ class CupyKernel:
         shared: int = 0,
         early: bool = False,
     ) -> None:
-        if shared > self._shared:
-            self.raw.max_dynamic_shared_size_bytes = shared
-            self._shared = shared
+        if shared > PLAIN_SHARED and not self._raised:
+            # Always the same number: the function is one for all who launch it, on whatever thread.
+            self.raw.max_dynamic_shared_size_bytes = self.device.shared_limit
+            self._raised = True
         driver = self.device.driver
         if driver is None or not early:
             self.raw(grid, (block, 1, 1), tuple(args), shared_mem=shared)
