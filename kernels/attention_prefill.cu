@@ -98,6 +98,7 @@ LUCE_KERNEL(attention_prefill, THREADS)(
   };
   auto release = [&] {
 #if HAS_BULK
+    proxy_fence();  // fragments are here: a copy may overtake loads that were only issued, and the barrier does not wait for them
     sync_warp();
     if (lane() == 0) bar_arrive(empty + stage);
     if (++stage == STAGES) {
