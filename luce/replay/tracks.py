@@ -117,16 +117,17 @@ class Tracks:
             table = compile_table(block_chart)
             self._free, self._cached = table.number("free"), table.number("cached")
         self._blocks = np.frombuffer(snapshot.tables.get("block", b""), np.uint8).copy()
-        self._here = {one.id: one.configuration for one in snapshot.machines if one.machine == "request"}
-        self._phases = {name: phase_in(states) for name, states in self._here.items()}
+        self.here = {one.id: one.configuration for one in snapshot.machines if one.machine == "request"}
+        """Where each request stands. A step of one that leads to the very same tuple need not be told."""
+        self._phases = {name: phase_in(states) for name, states in self.here.items()}
 
     def record(
         self, t: float, machine: str, name: str | int, states: tuple[str, ...], value: Any
     ) -> Iterator[Seen]:
         """A step of a machine, or of a range of instances."""
         if machine == "request":
-            if self._here.get(name) is not states:
-                self._here[name] = states
+            if self.here.get(name) is not states:
+                self.here[name] = states
                 yield from self._moved(t, name, states)
         elif machine == "block" and name == ANY and value is not None:
             ids, _, after = value
@@ -152,7 +153,7 @@ class Tracks:
         elif isinstance(detail, Gap):
             yield Lost(t, detail.lost)
             self._phases.clear()
-            self._here.clear()
+            self.here.clear()
             self._flights.clear()
 
     def counts(self, t: float) -> Counts:
@@ -174,7 +175,7 @@ class Tracks:
         yield Phase(t, str(name), phase, before, self._orders.get(str(name)))
         if phase in ENDS:
             self._phases.pop(name, None)
-            self._here.pop(name, None)
+            self.here.pop(name, None)
             self._orders.pop(str(name), None)
         else:
             self._phases[name] = phase

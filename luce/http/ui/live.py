@@ -30,8 +30,12 @@ FRAME = 0.05
 """Seconds between two frames."""
 IDLE = 0.25
 """The same while nothing happens, and between two looks at the slots."""
-MOST_STEPS = 2000
-"""Steps in a frame; of more, those that changed nothing are left out."""
+MOST_STEPS = 200
+"""Steps in a frame; of more, those that changed nothing are left out: a busy server's tokens."""
+MOST_LEFT = 2000
+"""Of those that are left then."""
+MOST_KNOWN = 20_000
+"""Machines of which it is remembered where they stood."""
 
 
 class LiveEvents:
@@ -45,6 +49,7 @@ class LiveEvents:
         self._reader: EventReader = service.events.reader()
         self._snapshot = snapshot(service)
         self._tracks = Tracks(load_chart("block"), self._snapshot)
+        self._stood: dict[tuple[str, str | int], tuple[str, ...]] = {}
         self._next_board = 0.0
         self._wait = 0.0
 
@@ -86,20 +91,22 @@ class LiveEvents:
         illegal: list[Illegal] = []
         details = iter(news.details)
         note = next(details, None)
-        steps = []
+        steps: list[tuple[Any, ...]] = []
+        here = self._tracks.here
         for number, entry in enumerate(news.entries, news.first):
             while note is not None and note[0] <= number:
                 self._detail(note, strips, illegal)
                 note = next(details, None)
-            strips += map(
-                strip_of, self._tracks.record(entry[0], entry[1], entry[2], entry[5], _value(entry))
-            )
             if len(entry) == _PLAIN:
                 steps.append(entry)
+                if entry[1] != "request" or here.get(entry[2]) is entry[5]:
+                    continue  # there are thousands a second of these
+            told = self._tracks.record(entry[0], entry[1], entry[2], entry[5], _value(entry))
+            strips += map(strip_of, told)
         while note is not None:
             self._detail(note, strips, illegal)
             note = next(details, None)
-        kept = steps if len(steps) <= MOST_STEPS else _moves(steps)
+        kept = steps if len(steps) <= MOST_STEPS else self._moves(steps)
         return data(
             encode(
                 News(
@@ -115,6 +122,19 @@ class LiveEvents:
             )
         )
 
+    def _moves(self, steps: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+        """Without those whose machine stood there already."""
+        stood = self._stood
+        kept = []
+        for step in steps:
+            key = (step[1], step[2])
+            if stood.get(key) is not step[5]:
+                stood[key] = step[5]
+                kept.append(step)
+        if len(stood) > MOST_KNOWN:
+            stood.clear()
+        return kept[:MOST_LEFT]
+
     def _detail(self, note: events.Note, strips: list[Strip], illegal: list[Illegal]) -> None:
         _, t, make, given = note
         made = make(*given)
@@ -129,15 +149,3 @@ _PLAIN = 6
 
 def _value(entry: tuple[Any, ...]) -> Any:
     return entry[_PLAIN] if len(entry) > _PLAIN else None
-
-
-def _moves(steps: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    """Without those whose machine stood there already."""
-    here: dict[tuple[str, str | int], tuple[str, ...]] = {}
-    kept = []
-    for step in steps:
-        key = (step[1], step[2])
-        if here.get(key) is not step[5]:
-            here[key] = step[5]
-            kept.append(step)
-    return kept[:MOST_STEPS]
