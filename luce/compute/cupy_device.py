@@ -14,6 +14,7 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
+from luce.compute.device import SCALARS
 from luce.compute.kernel_sources import Defines, kernels_directory, module_key, source_path
 from luce.errors import ConfigError, DeviceError
 
@@ -100,13 +101,9 @@ class CupyKernel:
             raise DeviceError(f"kernel {self.name} could not be launched: {status}")
 
 
-_SCALARS = {np.dtype(np.int32): ctypes.c_int32, np.dtype(np.uint32): ctypes.c_uint32,
-            np.dtype(np.int64): ctypes.c_int64, np.dtype(np.float32): ctypes.c_float}  # fmt: skip
-
-
 def _argument(value: Any) -> Any:
     if isinstance(value, np.generic):
-        return _SCALARS[value.dtype](value.item())
+        return SCALARS[value.dtype](value.item())
     return ctypes.c_void_p(0 if value is None else value.data.ptr)
 
 

@@ -7,6 +7,7 @@ in numpy; nothing else of an array library is used on them. Work is asynchronous
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
@@ -16,12 +17,20 @@ import numpy.typing as npt
 
 from luce.compute.kernel_sources import Defines
 
-__all__ = ["Array", "Device", "Event", "Graph", "Kernel", "Stream", "pointer"]
+__all__ = ["SCALARS", "Array", "Device", "Event", "Graph", "Kernel", "Stream"]
 
 Array = Any
 """An array in the device's memory: numpy.ndarray on the host device, cupy.ndarray elsewhere."""
 
 Host = npt.NDArray[Any]
+
+SCALARS = {
+    np.dtype(np.int32): ctypes.c_int32,
+    np.dtype(np.uint32): ctypes.c_uint32,
+    np.dtype(np.int64): ctypes.c_int64,
+    np.dtype(np.float32): ctypes.c_float,
+}
+"""How the scalars that a kernel takes are handed to it."""
 
 
 class Kernel(Protocol):
@@ -142,10 +151,3 @@ class Device(Protocol):
         """Record what ``record`` launches on the current stream (not the default one), without running it."""
 
     def synchronize(self) -> None: ...
-
-
-def pointer(array: Array) -> int:
-    """Address of an array's first element."""
-    if isinstance(array, np.ndarray):
-        return array.ctypes.data
-    return int(array.data.ptr)

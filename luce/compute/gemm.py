@@ -140,23 +140,11 @@ class WeightMatrix:
                 "OWN_SUMS": int(own_sums),
             },
         )
-        swiglu = epilogue is Epilogue.SWIGLU
         kernel(
             (plan.grid, 1, 1),
             plan.warps * 32,
             [
-                x,
-                self.records,
-                None if swiglu else to,
-                to if swiglu else None,
-                scratch.parts,
-                scratch.counts,
-                np.int32(rows if valid is None else valid),
-                np.int32(self.rows),
-                np.int32(self.rows if stride is None else stride),
-                np.int32(padded_depth(self.rows // 2)),
-                np.int32(-(-self.rows // ROW_BLOCK)),
-                np.int32(padded_depth(self.depth) // 256),
+                *self._arguments(x, to, epilogue, scratch, rows if valid is None else valid, stride),
                 np.int32(plan.slice_chunks),
                 np.int32(plan.aligned),
                 np.int32(plan.stages),
@@ -165,6 +153,26 @@ class WeightMatrix:
             shared=plan.shared,
             early=True,
         )
+
+    def _arguments(
+        self, x: Any, to: Any, epilogue: Epilogue, scratch: GemmScratch, valid: int, stride: int | None
+    ) -> list[Any]:
+        """What both kernels for steps take first."""
+        swiglu = epilogue is Epilogue.SWIGLU
+        return [
+            x,
+            self.records,
+            None if swiglu else to,
+            to if swiglu else None,
+            scratch.parts,
+            scratch.counts,
+            np.int32(valid),
+            np.int32(self.rows),
+            np.int32(self.rows if stride is None else stride),
+            np.int32(padded_depth(self.rows // 2)),
+            np.int32(-(-self.rows // ROW_BLOCK)),
+            np.int32(padded_depth(self.depth) // 256),
+        ]
 
     def wide(
         self,
@@ -181,7 +189,6 @@ class WeightMatrix:
     ) -> None:
         """As :meth:`decode` for 32 or 64 rows, in the prefill layout with one tile of that height."""
         plan = self.wide_plan(rows) if plan is None else plan
-        swiglu = epilogue is Epilogue.SWIGLU
         kernel = self.device.kernel(
             "gemm_wide.cu",
             "gemm_wide",
@@ -197,18 +204,7 @@ class WeightMatrix:
             (plan.grid, 1, 1),
             plan.groups * 128,
             [
-                x,
-                self.records,
-                None if swiglu else to,
-                to if swiglu else None,
-                scratch.parts,
-                scratch.counts,
-                np.int32(rows if valid is None else valid),
-                np.int32(self.rows),
-                np.int32(self.rows if stride is None else stride),
-                np.int32(padded_depth(self.rows // 2)),
-                np.int32(-(-self.rows // ROW_BLOCK)),
-                np.int32(padded_depth(self.depth) // 256),
+                *self._arguments(x, to, epilogue, scratch, rows if valid is None else valid, stride),
                 np.int32(plan.slice_chunks),
                 np.int32(plan.stages),
             ],

@@ -21,6 +21,7 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
+from luce.compute.device import SCALARS
 from luce.compute.kernel_sources import Defines, kernels_directory, module_key, source_path
 from luce.errors import DeviceError
 
@@ -108,17 +109,13 @@ class HostKernel:
             raise DeviceError(f"kernel {self.name}: {failure.decode()}")
 
 
-_SCALARS = {np.dtype(np.int32): ctypes.c_int32, np.dtype(np.uint32): ctypes.c_uint32,
-            np.dtype(np.int64): ctypes.c_int64, np.dtype(np.float32): ctypes.c_float}  # fmt: skip
-
-
 def _argument(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         assert value.flags.c_contiguous, "a kernel takes contiguous arrays"
         return ctypes.c_void_p(value.ctypes.data)
     if value is None:
         return ctypes.c_void_p(0)
-    return _SCALARS[value.dtype](value.item())
+    return SCALARS[value.dtype](value.item())
 
 
 class _HostStream:
