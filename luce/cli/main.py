@@ -69,6 +69,7 @@ PARTS = {
         "check": "Step every machine of a trace again by the charts in it.",
         "run": "Drive the actors along a trace again and compare all that they do.",
         "exact": "Run the requests of a trace again and compare every token.",
+        "load": "Send the requests of a trace to any OpenAI-compatible server at their times.",
         "show": "Draw a trace in the terminal, requests as lanes.",
         "diff": "Find the first difference of every machine between two traces.",
         "export": "Write a trace in Chrome's format, for Perfetto, or as CSV.",

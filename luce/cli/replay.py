@@ -1,4 +1,4 @@
-"""``luce replay check | run | exact | show | diff | export``: what `luce serve --trace` has recorded."""
+"""``luce replay check | run | exact | load | show | diff | export``: what `luce serve --trace` has recorded."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from luce.cli.flags import COUNT, FILE, NAME, ConfigFlags
 from luce.cli.main import EXIT_FAILED
 from luce.cli.outputs import same_file, writing
 from luce.cli.replay_exact import OneTrace, exact
+from luce.cli.replay_load import load
 from luce.cli.replay_run import run
 from luce.errors import ConfigError, printable
 from luce.replay.check import Checker, Divergence, charts_of, first_divergence
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from luce.replay.independent import Voice
     from luce.trace.schema import Header
 
-__all__ = ["check", "diff", "exact", "export", "run", "show"]
+__all__ = ["check", "diff", "exact", "export", "load", "run", "show"]
 
 WINDOW = Group("Window", sort_key=1)
 

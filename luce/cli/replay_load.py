@@ -1,0 +1,260 @@
+"""``luce replay load``: a trace's requests, fired at a server."""
+
+from __future__ import annotations
+
+import datetime
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from functools import partial
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import attrs
+import trio
+from cyclopts import Group, Parameter, Token
+from cyclopts.validators import Number
+
+from luce.cli.flags import COUNT, FILE, NAME, SECONDS, ConfigFlags, whole
+from luce.cli.main import EXIT_FAILED, EXIT_STOPPED
+from luce.cli.outputs import check_writable, same_file, writing
+from luce.errors import ConfigError, printable, reason
+
+if TYPE_CHECKING:
+    from luce.replay.load.report import LoadReport
+    from luce.replay.load.request import LoadRequest
+    from luce.replay.load.tally import Tally
+    from luce.replay.load.target import Target
+
+__all__ = ["load"]
+
+TAKEN = Group("What is taken of the trace", sort_key=1)
+SENT = Group("How it is sent", sort_key=2)
+TOLD = Group("Report", sort_key=3)
+
+Kind = Literal["luce", "mooncake", "azure", "burstgpt", "servegen", "vllm"]
+MOST_KEY = 4096
+ABOVE = Parameter(validator=Number(gt=0, lte=1e6))
+
+
+def _paths(kind: Any, tokens: Sequence[Token]) -> tuple[Path, ...]:
+    """Strict: an empty value would be the working directory."""
+    if not all(token.value for token in tokens):
+        raise ValueError("the path is empty")
+    return tuple(Path(token.value) for token in tokens)
+
+
+@Parameter(name="*")
+@attrs.frozen
+class TakenFlags:
+    """What is taken of the trace."""
+
+    format: Annotated[
+        Kind | None, Parameter(group=TAKEN, help="Of the files; by default told by how they begin.")
+    ] = None
+    start: Annotated[
+        float,
+        Parameter(group=TAKEN, validator=Number(gte=0, lte=1e9), help="Seconds into the trace to begin at."),
+    ] = 0.0
+    seconds: Annotated[
+        float | None, SECONDS, Parameter(group=TAKEN, help="Seconds of the trace; by default to its end.")
+    ] = None
+    requests: Annotated[int | None, COUNT, Parameter(group=TAKEN, help="Requests at most.")] = None
+    lengths: Annotated[
+        int,
+        COUNT,
+        Parameter(group=TAKEN, help="What prompts' texts are divided by, for a small model or context."),
+    ] = 1
+    most_tokens: Annotated[int | None, COUNT, Parameter(group=TAKEN, help="Of an answer.")] = None
+    output_tokens: Annotated[
+        int, COUNT, Parameter(group=TAKEN, help="Of an answer, where the trace does not say.")
+    ] = 128
+    picture_tokens: Annotated[
+        int, COUNT, Parameter(group=TAKEN, help="Of a picture, where the trace only says that there was one.")
+    ] = 256
+    no_pictures: Annotated[
+        bool, Parameter(group=TAKEN, negative="", help="Send text of the same length instead of pictures.")
+    ] = False
+
+
+@Parameter(name="*")
+@attrs.frozen
+class SentFlags:
+    """How it is sent."""
+
+    speed: Annotated[
+        float, ABOVE, Parameter(group=SENT, help="How much faster than in the trace time goes; 0.5 is half.")
+    ] = 1.0
+    rate: Annotated[
+        float | None,
+        ABOVE,
+        Parameter(group=SENT, help="Requests a second at random times, instead of the trace's times."),
+    ] = None
+    seed: Annotated[
+        int,
+        whole(0),
+        Parameter(group=SENT, help="Of random times, of what is drawn, and of prompts nobody shares."),
+    ] = 0
+    model: Annotated[
+        str | None, NAME, Parameter(group=SENT, help="Name at the server; by default the first it lists.")
+    ] = None
+    key_file: Annotated[
+        Path | None, FILE, Parameter(group=SENT, help="File whose first line is the key for the server.")
+    ] = None
+    timeout: Annotated[
+        float, SECONDS, Parameter(group=SENT, help="Seconds that an answer may take from its arrival.")
+    ] = 600.0
+    max_open: Annotated[
+        int,
+        COUNT,
+        Parameter(
+            group=SENT,
+            help="Requests under way at once. Those beyond are counted as not sent; none is delayed.",
+        ),
+    ] = 10_000
+
+
+@Parameter(name="*")
+@attrs.frozen
+class ToldFlags:
+    """Where the report goes."""
+
+    json: Annotated[Path | None, FILE, Parameter(group=TOLD, help="File for the report as JSON.")] = None
+    html: Annotated[Path | None, FILE, Parameter(group=TOLD, help="File for the report as a page.")] = None
+
+
+def load(
+    url: Annotated[str, NAME, Parameter(help="The server's address, as http://127.0.0.1:8000.")],
+    traces: Annotated[
+        tuple[Path, ...],
+        Parameter(
+            converter=_paths,
+            n_tokens=-1,
+            accepts_keys=False,
+            negative="",
+            help="luce's own traces, or one of Mooncake, Azure, BurstGPT, ServeGen or vLLM's custom JSONL.",
+        ),
+    ],
+    /,
+    *,
+    taken: TakenFlags = TakenFlags(),
+    sent: SentFlags = SentFlags(),
+    told: ToldFlags = ToldFlags(),
+    config: ConfigFlags = ConfigFlags(),  # noqa: B008
+) -> int:
+    """Send a trace's requests at their times to any OpenAI-compatible server, and tell how it answered.
+
+    Ends with 1 where a request got no whole answer, but for those that the trace cancels.
+    """
+    from luce.replay.load.report import report_lines
+    from luce.replay.load.target import parse_target
+
+    for flag, path in (("--json", told.json), ("--html", told.html)):
+        if path is not None:
+            if any(same_file(path, source) for source in traces):
+                raise ConfigError(f"{path} is the trace itself", flag=flag)
+            check_writable(path, flag)
+    target = parse_target(url, None if sent.key_file is None else _key(sent.key_file))
+    report = trio.run(partial(_run, target, traces, taken, sent))
+    for warning in report.warnings:
+        print(f"luce: {printable(warning)}", file=sys.stderr)
+    for line in report_lines(report):
+        print(printable(line))
+    _write(report, told)
+    if report.stopped:
+        return EXIT_STOPPED
+    endings = report.tally.endings
+    return EXIT_FAILED if sum(endings.values()) > endings["finished"] + endings["left"] else 0
+
+
+def _write(report: LoadReport, told: ToldFlags) -> None:
+    from luce.replay.load.page import html
+
+    if told.json is not None:
+        with writing(told.json, "--json"):
+            told.json.write_text(report.json(), encoding="utf-8")
+    if told.html is not None:
+        with writing(told.html, "--html"):
+            told.html.write_text(html(report), encoding="utf-8")
+
+
+async def _run(target: Target, traces: tuple[Path, ...], taken: TakenFlags, sent: SentFlags) -> LoadReport:
+    from luce.replay.load.bodies import Writer
+    from luce.replay.load.fire import Limits, fire
+    from luce.replay.load.probe import probe
+    from luce.replay.load.report import LoadReport
+    from luce.replay.load.server_metrics import compared, metrics, settled_metrics
+    from luce.replay.load.sources import Window, format_of, load_requests
+    from luce.replay.load.tally import Tally
+
+    kind = taken.format or format_of(traces[0])
+    window = Window(taken.start, taken.seconds, taken.requests, sent.rate, taken.output_tokens, sent.seed)
+    warnings: list[str] = []
+    requests = _scaled(load_requests(traces, kind, window, warnings), taken, sent)
+    traits = await probe(target, sent.model)
+    if not traits.extras:
+        warnings.append("the server knows no ignore_eos: answers may be shorter than in the trace")
+    writer = Writer(traits, sent.seed, taken.picture_tokens, taken.no_pictures)
+    before = await metrics(target)
+    tally = Tally(0.0)
+    started: list[Tally] = []
+    stopped = False
+    async with trio.open_nursery() as nursery:
+
+        async def watch_signals() -> None:
+            nonlocal stopped
+            with trio.open_signal_receiver(signal.SIGINT) as signals:
+                async for _ in signals:
+                    stopped = True
+                    run.cancel()
+
+        run = trio.CancelScope()
+        nursery.start_soon(watch_signals)
+        with run:
+            await fire(target, requests, writer, Limits(sent.timeout, sent.max_open), started.append)
+        nursery.cancel_scope.cancel()
+    tally = started[0] if started else tally
+    after = await settled_metrics(target, before, tally)
+    return LoadReport(
+        when=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        luce=_version(),
+        url=str(target),
+        model=traits.model,
+        trace=f"{kind}: {', '.join(path.name for path in traces)}",
+        options=attrs.asdict(taken)
+        | {name: value for name, value in attrs.asdict(sent).items() if name != "key_file"}
+        | {"tokens_counted_by": traits.counted},
+        tally=tally,
+        server=tuple(compared(before, after, tally)) if before is not None and after is not None else (),
+        stopped=stopped,
+        warnings=tuple(warnings),
+    )
+
+
+def _scaled(requests: Iterator[LoadRequest], taken: TakenFlags, sent: SentFlags) -> Iterator[LoadRequest]:
+    """Raises ConfigError where blocks of a trace cannot be divided so."""
+    time = 1.0 if sent.rate is not None else 1 / sent.speed
+    for request in requests:
+        try:
+            yield request.scaled(taken.lengths, time, taken.most_tokens)
+        except ValueError as error:
+            raise ConfigError(str(error), flag="--lengths") from None
+
+
+def _key(path: Path) -> str:
+    try:
+        with path.open(encoding="utf-8") as file:
+            key = file.readline(MOST_KEY).strip()
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path}: {reason(error)}", flag="--key-file") from None
+    if not key or not (key.isascii() and key.isprintable()):
+        raise ConfigError(f"{path}: its first line is no key", flag="--key-file")
+    return key
+
+
+def _version() -> str:
+    try:
+        return version("luce")
+    except PackageNotFoundError:
+        return "unknown (not installed)"

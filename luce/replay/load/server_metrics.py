@@ -1,0 +1,105 @@
+"""What the server itself counted while it was asked, beside what its clients saw."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import attrs
+import trio
+from prometheus_client.parser import text_string_to_metric_families
+
+from luce.errors import DeviceError
+from luce.replay.load.tally import Tally
+from luce.replay.load.target import Target, exchange
+
+__all__ = ["AGREES", "Compared", "compared", "metrics", "settled_metrics"]
+
+AGREES = 0.02
+"""Values that differ by no more agree."""
+LOOKS = 10
+LOOK_SECONDS = 0.1
+WHOLE = "vllm:e2e_request_latency_seconds_count"
+
+Values = Mapping[str, float]
+
+
+@attrs.frozen
+class Compared:
+    """One quantity by both."""
+
+    name: str
+    unit: str
+    clients: float
+    server: float
+
+    @property
+    def difference(self) -> float | None:
+        """Of the clients' value, as a share of the server's."""
+        if self.server == self.clients:
+            return 0.0
+        return (self.clients - self.server) / self.server if self.server else None
+
+    @property
+    def agrees(self) -> bool:
+        return self.difference is not None and abs(self.difference) <= AGREES
+
+
+async def metrics(target: Target) -> dict[str, float] | None:
+    """The server's numbers by name, summed over labels; None where it shows none."""
+    try:
+        status, content = await exchange(target, "GET", "/metrics")
+    except DeviceError:
+        return None
+    if status != 200:
+        return None
+    found: dict[str, float] = {}
+    try:
+        for family in text_string_to_metric_families(content.decode()):
+            for sample in family.samples:
+                if not sample.name.endswith(("_bucket", "_created")):
+                    found[sample.name] = found.get(sample.name, 0.0) + sample.value
+    except ValueError:  # no such text, nor UTF-8
+        return None
+    return found
+
+
+async def settled_metrics(target: Target, before: Values | None, tally: Tally) -> dict[str, float] | None:
+    """The numbers once the server has counted all whole answers: it may do so behind their last bytes."""
+    after = await metrics(target) if before is not None else None
+    for _ in range(LOOKS):
+        if after is None or before is None or WHOLE not in after:
+            break
+        if after[WHOLE] - before.get(WHOLE, 0.0) >= tally.answers:
+            break
+        await trio.sleep(LOOK_SECONDS)
+        after = await metrics(target)
+    return after
+
+
+def compared(before: Values, after: Values, tally: Tally) -> list[Compared]:
+    """What both know, by vLLM's names. Nobody else may have asked the server meanwhile."""
+
+    def grown(name: str) -> float | None:
+        return after[name] - before.get(name, 0.0) if name in after else None
+
+    def mean(name: str) -> float | None:
+        total, count = grown(f"{name}_sum"), grown(f"{name}_count")
+        return total / count if total is not None and count else None
+
+    clients_per_token = tally.decode_seconds / tally.decode_tokens if tally.decode_tokens else None
+    server_per_token = mean("vllm:inter_token_latency_seconds")
+    if server_per_token is None:
+        server_per_token = mean("vllm:time_per_output_token_seconds")
+    pairs = (
+        ("whole answers", "", float(tally.answers), grown(WHOLE)),
+        ("their prompt tokens", "", float(tally.prompt_tokens), grown("vllm:request_prompt_tokens_sum")),
+        ("their output tokens", "", float(tally.output_tokens), grown("vllm:request_generation_tokens_sum")),
+        ("time to first token", "s", tally.first.mean, mean("vllm:time_to_first_token_seconds")),
+        ("time per further token", "s", clients_per_token, server_per_token),
+        ("time of whole answers", "s", tally.latency.mean, mean("vllm:e2e_request_latency_seconds")),
+    )
+    return [
+        Compared(name, unit, mine, theirs)
+        for name, unit, mine, theirs in pairs
+        if mine is not None and theirs is not None
+    ]

@@ -1,0 +1,134 @@
+"""The server that is asked: its address, and single exchanges with it over HTTP/1.1."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+from urllib.parse import urlsplit
+
+import attrs
+import h11
+import msgspec
+import trio
+
+from luce.errors import ConfigError, DeviceError, quoted, reason
+
+__all__ = ["Target", "close", "connected", "exchange", "head", "parse_target"]
+
+PIECE = 1 << 16
+MOST_ANSWER = 1 << 26
+"""Bytes of an answer that is read whole."""
+SMALL_WINDOW = 4096
+"""Receive buffer of a client that will stall, in bytes: the server is to notice it."""
+
+
+@attrs.frozen
+class Target:
+    """Where a server is."""
+
+    host: str
+    port: int
+    base: str
+    """Path before ``/v1``, without a slash at its end."""
+    tls: ssl.SSLContext | None = attrs.field(default=None, repr=False)
+    key: str | None = attrs.field(default=None, repr=False)
+
+    @property
+    def authority(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+    def __str__(self) -> str:
+        return f"{'http' if self.tls is None else 'https'}://{self.authority}{self.base}"
+
+
+def parse_target(url: str, key: str | None = None) -> Target:
+    """A server by its address, with or without ``/v1`` at its end.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        raise ConfigError(f"{quoted(url)}: {reason(error)}", flag="URL") from None
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+        raise ConfigError(f"write it as http://HOST:PORT or https://HOST/v1, not {quoted(url)}", flag="URL")
+    if not (parts.path.isascii() and parts.path.isprintable()) or " " in parts.path:
+        raise ConfigError(f"the path of {quoted(url)} must be plain ASCII", flag="URL")
+    secure = parts.scheme == "https"
+    base = parts.path.rstrip("/").removesuffix("/v1")
+    context = ssl.create_default_context() if secure else None
+    return Target(parts.hostname, port or (443 if secure else 80), base, context, key)
+
+
+@asynccontextmanager
+async def connected(target: Target, *, small_window: bool = False) -> AsyncIterator[trio.abc.Stream]:
+    """A connection. Leaving closes it at once, whatever is under way on it.
+
+    Raises:
+        OSError: there is nobody, or it went wrong.
+    """
+    tcp = await trio.open_tcp_stream(target.host, target.port)
+    if small_window:
+        tcp.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_RCVBUF, SMALL_WINDOW)
+    stream: trio.abc.Stream = tcp
+    if target.tls is not None:
+        stream = trio.SSLStream(tcp, target.tls, server_hostname=target.host, https_compatible=True)
+    try:
+        yield stream
+    finally:
+        await close(stream)
+
+
+async def close(stream: trio.abc.Stream) -> None:
+    await trio.aclose_forcefully(stream)
+
+
+def head(target: Target, method: str, path: str, length: int) -> h11.Request:
+    """The head of a request with a JSON body of ``length`` bytes."""
+    headers = [("host", target.authority), ("accept", "*/*"), ("connection", "close")]
+    if method == "POST":
+        headers += [("content-type", "application/json"), ("content-length", str(length))]
+    if target.key is not None:
+        headers.append(("authorization", f"Bearer {target.key}"))
+    return h11.Request(method=method, target=target.base + path, headers=headers)
+
+
+async def exchange(target: Target, method: str, path: str, body: Any = None) -> tuple[int, bytes]:
+    """Status and content of one answer.
+
+    Raises:
+        DeviceError: the server cannot be reached, or speaks no HTTP.
+    """
+    data = b"" if body is None else msgspec.json.encode(body)
+    try:
+        async with connected(target) as stream:
+            wire = h11.Connection(h11.CLIENT)
+            sent = wire.send(head(target, method, path, len(data))) or b""
+            await stream.send_all(sent + data)
+            wire.send(h11.Data(data=data))
+            wire.send(h11.EndOfMessage())
+            return await _whole(stream, wire)
+    except (OSError, trio.BrokenResourceError, h11.RemoteProtocolError, ValueError) as error:
+        cause = error.__cause__ if isinstance(error, trio.BrokenResourceError) and error.__cause__ else error
+        raise DeviceError(f"{target}{path}: {reason(cause)}") from None
+
+
+async def _whole(stream: trio.abc.Stream, wire: h11.Connection) -> tuple[int, bytes]:
+    status, content = 0, bytearray()
+    while True:
+        event = wire.next_event()
+        if event is h11.NEED_DATA:
+            wire.receive_data(bytes(await stream.receive_some(PIECE)))
+        elif isinstance(event, h11.Response):
+            status = event.status_code
+        elif isinstance(event, h11.Data):
+            content += event.data
+            if len(content) > MOST_ANSWER:
+                raise ValueError(f"the answer has more than {MOST_ANSWER} bytes")
+        elif isinstance(event, h11.EndOfMessage | h11.ConnectionClosed):
+            return status, bytes(content)
