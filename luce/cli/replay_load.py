@@ -204,7 +204,7 @@ async def _run(target: Target, traces: tuple[Path, ...], taken: TakenFlags, sent
 
         async def watch_signals() -> None:
             nonlocal stopped
-            with trio.open_signal_receiver(signal.SIGINT) as signals:
+            with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
                 async for _ in signals:
                     stopped = True
                     run.cancel()

@@ -10,6 +10,7 @@ import trio
 
 from luce.errors import reason
 from luce.replay.load.bodies import Prepared
+from luce.replay.load.metronome import Metronome
 from luce.replay.load.probe import error_text
 from luce.replay.load.tally import Outcome, Tally
 from luce.replay.load.target import PIECE, Target, connected, head
@@ -60,10 +61,11 @@ class _Broken(Exception):  # noqa: N818 - caught here
     """Says why."""
 
 
-async def ask(target: Target, given: Prepared, tally: Tally, seconds: float) -> None:
+async def ask(target: Target, given: Prepared, tally: Tally, beat: Metronome, seconds: float) -> None:
     """Send a request when it is due, and count what comes of it.
 
     Args:
+        beat: sends it at its time.
         seconds: that an answer may take.
     """
     traffic = given.asked.traffic
@@ -83,7 +85,7 @@ async def ask(target: Target, given: Prepared, tally: Tally, seconds: float) -> 
     try:
         with limit, leaving:
             try:
-                await _talk(target, given, tally, outcome)
+                await _talk(target, given, tally, beat, outcome)
             except _Left:
                 outcome.ending = "left"
             except _Broken as error:
@@ -103,7 +105,7 @@ async def ask(target: Target, given: Prepared, tally: Tally, seconds: float) -> 
         tally.end(outcome, trio.current_time())
 
 
-async def _talk(target: Target, given: Prepared, tally: Tally, outcome: Outcome) -> None:
+async def _talk(target: Target, given: Prepared, tally: Tally, beat: Metronome, outcome: Outcome) -> None:
     body = given.body
     assert body is not None
     async with connected(target, small_window=bool(given.asked.stalls)) as stream:
@@ -113,10 +115,16 @@ async def _talk(target: Target, given: Prepared, tally: Tally, outcome: Outcome)
         first = wire.send(head(target, "POST", "/v1/chat/completions", len(body))) or b""
         wire.send(h11.Data(data=body))
         wire.send(h11.EndOfMessage())
-        await trio.sleep_until(tally.start + given.due)
-        tally.sent(outcome, trio.current_time())
-        await stream.send_all(first + body)
-        del body
+        data, due = first + body, tally.start + given.due
+        if isinstance(stream, trio.SocketStream):
+            when, count = await beat.send(stream.socket._sock, data, due)
+            tally.sent(outcome, when)
+            await stream.send_all(memoryview(data)[count:])
+        else:
+            await trio.sleep_until(due)
+            tally.sent(outcome, trio.current_time())
+            await stream.send_all(data)
+        del body, data
         await _read(stream, wire, given, tally, outcome)
 
 

@@ -10,6 +10,7 @@ import trio
 
 from luce.replay.load.bodies import Prepared, Writer
 from luce.replay.load.client import ask
+from luce.replay.load.metronome import Metronome, metronome
 from luce.replay.load.request import LoadRequest
 from luce.replay.load.tally import Outcome, Tally
 from luce.replay.load.target import Target
@@ -62,12 +63,12 @@ async def fire(
             first = await _first(receiver)
             tally.start = trio.current_time() + AHEAD
             watch(tally)
-            async with trio.open_nursery() as clients:
+            async with metronome() as beat, trio.open_nursery() as clients:
                 for given in first:
-                    await _release(target, given, tally, limits, clients)
+                    await _release(target, given, tally, beat, limits, clients)
                 async for batch in receiver:
                     for given in batch:
-                        await _release(target, given, tally, limits, clients)
+                        await _release(target, given, tally, beat, limits, clients)
     finally:
         sys.setswitchinterval(before)
     return tally
@@ -81,10 +82,12 @@ async def _first(receiver: trio.MemoryReceiveChannel[list[Prepared]]) -> list[Pr
 
 
 async def _release(
-    target: Target, given: Prepared, tally: Tally, limits: Limits, clients: trio.Nursery
+    target: Target, given: Prepared, tally: Tally, beat: Metronome, limits: Limits, clients: trio.Nursery
 ) -> None:
     """Wait until it is nearly due, and let it go by itself."""
-    await trio.sleep_until(tally.start + given.due - AHEAD)
+    due = tally.start + given.due - AHEAD
+    await trio.sleep_until(due)
+    tally.lag.add(trio.current_time() - due)
     tally.last_due = max(tally.last_due, given.due)
     why = given.why
     if given.body is not None and tally.open >= limits.open:
@@ -92,7 +95,7 @@ async def _release(
     if why:
         tally.end(Outcome(given.due, "unsent", why), trio.current_time())
         return
-    clients.start_soon(ask, target, given, tally, limits.timeout)
+    clients.start_soon(ask, target, given, tally, beat, limits.timeout)
 
 
 async def _prepare(

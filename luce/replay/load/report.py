@@ -75,6 +75,7 @@ class LoadReport:
                 "limit_seconds": KEPT_LATE,
                 "above_limit": tally.too_late,
             },
+            "reading_lag_seconds": tally.lag.summary(),
             "whole_answers": {
                 "prompt_tokens": tally.prompt_tokens,
                 "prompt_tokens_wanted": tally.wanted_prompt,
@@ -132,6 +133,7 @@ def report_lines(report: LoadReport) -> Iterator[str]:
     ):
         yield _row(name, content[key])
     yield _row("sent behind its time", arrivals["late_seconds"])
+    yield _row("reading behind", content["reading_lag_seconds"])
     yield (
         f"{arrivals['above_limit']:,} of {arrivals['late_seconds']['count']:,} were sent more than "
         f"{1000 * KEPT_LATE:g} ms behind their time"

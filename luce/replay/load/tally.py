@@ -75,6 +75,8 @@ class Tally:
     """Seconds by which requests were sent too late."""
     too_late: int = 0
     """Of these more than :data:`KEPT_LATE`."""
+    lag: Spread = attrs.field(factory=Spread)
+    """Seconds by which the loop that reads answers is behind: so late may pieces be seen."""
     first: Spread = attrs.field(factory=Spread)
     gaps: Spread = attrs.field(factory=Spread)
     latency: Spread = attrs.field(factory=Spread)
