@@ -18,6 +18,7 @@ from cyclopts.validators import Number
 __all__ = [
     "COUNT",
     "FILE",
+    "FILES",
     "NAME",
     "ROOM",
     "SECONDS",
@@ -75,6 +76,11 @@ def _path(kind: Any, tokens: Sequence[Token]) -> Path:
     return Path(tokens[0].value)
 
 
+def _paths(kind: Any, tokens: Sequence[Token]) -> tuple[Path, ...]:
+    """As strict as :func:`_path`."""
+    return tuple(_path(kind, [token]) for token in tokens)
+
+
 def _not_empty(kind: Any, value: str | tuple[str, ...] | None) -> None:
     if value == "" or (isinstance(value, tuple) and "" in value):
         raise ValueError("Must not be empty.")
@@ -93,6 +99,7 @@ def whole(least: int, most: int = MOST) -> Parameter:
 
 COUNT = whole(1)
 FILE = Parameter(converter=_path, n_tokens=1, accepts_keys=False)
+FILES = Parameter(converter=_paths, n_tokens=-1, accepts_keys=False, negative="")
 SECONDS = Parameter(validator=_within)
 SIZE = Parameter(converter=_size, n_tokens=1, accepts_keys=False, validator=Number(gte=1, lte=2**63 - 1))
 ROOM = Parameter(converter=_size, n_tokens=1, accepts_keys=False, validator=Number(gte=0, lte=2**63 - 1))

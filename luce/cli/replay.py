@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
-from cyclopts import Group, Parameter, Token
+from cyclopts import Group, Parameter
 from rich.console import Console
 
 from luce.charts.loader import chart_names, load_chart
-from luce.cli.flags import COUNT, FILE, NAME, ConfigFlags
+from luce.cli.flags import COUNT, FILE, FILES, NAME, ConfigFlags
 from luce.cli.main import EXIT_FAILED
 from luce.cli.outputs import same_file, writing
 from luce.cli.replay_exact import OneTrace, exact
@@ -32,22 +32,10 @@ __all__ = ["check", "diff", "exact", "export", "load", "run", "show"]
 WINDOW = Group("Window", sort_key=1)
 
 
-def _paths(kind: Any, tokens: Sequence[Token]) -> tuple[Path, ...]:
-    """Strict: an empty value would be the working directory."""
-    if not all(token.value for token in tokens):
-        raise ValueError("the path is empty")
-    return tuple(Path(token.value) for token in tokens)
-
-
 Traces = Annotated[
     tuple[Path, ...],
-    Parameter(
-        converter=_paths,
-        n_tokens=-1,
-        accepts_keys=False,
-        negative="",
-        help="Trace files, or directories of them; those of one run in their order.",
-    ),
+    FILES,
+    Parameter(help="Trace files, or directories of them; those of one run in their order."),
 ]
 
 

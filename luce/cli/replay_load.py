@@ -5,18 +5,18 @@ from __future__ import annotations
 import datetime
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import attrs
 import trio
-from cyclopts import Group, Parameter, Token
+from cyclopts import Group, Parameter
 from cyclopts.validators import Number
 
-from luce.cli.flags import COUNT, FILE, NAME, SECONDS, ConfigFlags, whole
+from luce.cli.flags import COUNT, FILE, FILES, NAME, SECONDS, ConfigFlags, whole
 from luce.cli.main import EXIT_FAILED, EXIT_STOPPED
 from luce.cli.outputs import check_writable, same_file, writing
 from luce.errors import ConfigError, printable, reason
@@ -36,13 +36,6 @@ TOLD = Group("Report", sort_key=3)
 Kind = Literal["luce", "mooncake", "azure", "burstgpt", "servegen", "vllm"]
 MOST_KEY = 4096
 ABOVE = Parameter(validator=Number(gt=0, lte=1e6))
-
-
-def _paths(kind: Any, tokens: Sequence[Token]) -> tuple[Path, ...]:
-    """Strict: an empty value would be the working directory."""
-    if not all(token.value for token in tokens):
-        raise ValueError("the path is empty")
-    return tuple(Path(token.value) for token in tokens)
 
 
 @Parameter(name="*")
@@ -96,8 +89,10 @@ class SentFlags:
         whole(0),
         Parameter(group=SENT, help="Of random times, of what is drawn, and of prompts nobody shares."),
     ] = 0
-    model: Annotated[
-        str | None, NAME, Parameter(group=SENT, help="Name at the server; by default the first it lists.")
+    name: Annotated[
+        str | None,
+        NAME,
+        Parameter(group=SENT, help="The model's name at the server; by default the first that it lists."),
     ] = None
     key_file: Annotated[
         Path | None, FILE, Parameter(group=SENT, help="File whose first line is the key for the server.")
@@ -128,11 +123,8 @@ def load(
     url: Annotated[str, NAME, Parameter(help="The server's address, as http://127.0.0.1:8000.")],
     traces: Annotated[
         tuple[Path, ...],
+        FILES,
         Parameter(
-            converter=_paths,
-            n_tokens=-1,
-            accepts_keys=False,
-            negative="",
             help="luce's own traces, or one of Mooncake, Azure, BurstGPT, ServeGen or vLLM's custom JSONL.",
         ),
     ],
@@ -180,6 +172,7 @@ def _write(report: LoadReport, told: ToldFlags) -> None:
 
 
 async def _run(target: Target, traces: tuple[Path, ...], taken: TakenFlags, sent: SentFlags) -> LoadReport:
+    from luce.http.descriptors import room_for
     from luce.replay.load.bodies import Writer
     from luce.replay.load.fire import Limits, fire
     from luce.replay.load.probe import probe
@@ -192,7 +185,7 @@ async def _run(target: Target, traces: tuple[Path, ...], taken: TakenFlags, sent
     window = Window(taken.start, taken.seconds, taken.requests, sent.rate, taken.output_tokens, sent.seed)
     warnings: list[str] = []
     requests = _scaled(load_requests(traces, kind, window, warnings), taken, sent)
-    traits = await probe(target, sent.model)
+    traits = await probe(target, sent.name)
     if not traits.extras:
         warnings.append("the server knows no ignore_eos: answers may be shorter than in the trace")
     writer = Writer(traits, sent.seed, taken.picture_tokens, taken.no_pictures)
@@ -212,7 +205,9 @@ async def _run(target: Target, traces: tuple[Path, ...], taken: TakenFlags, sent
         run = trio.CancelScope()
         nursery.start_soon(watch_signals)
         with run:
-            await fire(target, requests, writer, Limits(sent.timeout, sent.max_open), started.append)
+            await fire(
+                target, requests, writer, Limits(sent.timeout, room_for(sent.max_open)), started.append
+            )
         nursery.cancel_scope.cancel()
     tally = started[0] if started else tally
     after = await settled_metrics(target, before, tally)

@@ -69,6 +69,7 @@ def parsed(words: tuple[str, ...], tokens: list[str], file: Path | None) -> Any:
     needed[("bench", "compare")] = ["a", "b"]
     needed |= {("replay", part): ["t"] for part in ("check", "run", "exact", "show", "export")}
     needed[("replay", "diff")] = ["t", "u"]
+    needed[("replay", "load")] = ["http://h", "t"]
     given = [*words, *needed.get(words, [])]
     return command.build_app(file).parse_args([*given, *tokens], exit_on_error=False, print_error=False)[1]
 

@@ -13,10 +13,12 @@ import pytest
 
 from luce.errors import TraceFileError
 from luce.trace.traffic.azure import read_azure
+from luce.trace.traffic.burstgpt import FIRST, SECOND, read_burstgpt
 from luce.trace.traffic.mooncake import read_mooncake
 from luce.trace.traffic.request import TrafficRequest
 from luce.trace.traffic.rows import MAX_LINE
 from luce.trace.traffic.servegen import read_servegen
+from luce.trace.traffic.vllm_custom import CustomPrompt, read_vllm_custom
 from tests.sim.files import DATA, long_traces
 
 Reader = Callable[..., Iterator[TrafficRequest]]
@@ -196,7 +198,81 @@ def test_azure_needs_its_header(content: str, tmp_path: Path) -> None:
         list(read_azure(file))
 
 
-@pytest.mark.parametrize("reader", [read_mooncake, read_azure])
+BURSTGPT_ROW = "5,ChatGPT,472,18,490,Conversation log"
+
+
+def test_burstgpt(tmp_path: Path) -> None:
+    """Both releases; times count from the first row, rows of failures are passed over."""
+    file = tmp_path / "burst.csv"
+    rows = [
+        BURSTGPT_ROW,
+        "45.5,GPT-4,1087,0,1087,API log",
+        "46,GPT-4,0,0,0,API log",
+        "118,GPT-4,417,276,693,API log",
+    ]
+    file.write_text("\r\n".join([",".join(FIRST), *rows]) + "\r\n")
+    assert list(read_burstgpt(file)) == [TrafficRequest(0.0, 472, 18), TrafficRequest(113.0, 417, 276)]
+    assert list(read_burstgpt(file, 1)) == [TrafficRequest(0.0, 472, 18)]
+    file.write_text(",".join(SECOND) + "\n19440110.5,1722ac82-0a46,43,GPT-4,906,446,1352,Conversation log\n")
+    assert list(read_burstgpt(file)) == [TrafficRequest(0.0, 906, 446)]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("", "row 3: the line is empty"),
+        ("6,ChatGPT,472,18,490", "row 3: has 5 cells, the header 6"),
+        ("4,ChatGPT,472,18,490,API log", "row 3: Timestamp is earlier"),
+        ("x,ChatGPT,472,18,490,API log", "row 3: Timestamp must be a number of seconds, not 'x'"),
+        ("nan,ChatGPT,472,18,490,API log", "row 3: Timestamp must be a number"),
+        ("-1,ChatGPT,472,18,490,API log", "row 3: Timestamp must be a number"),
+        ("1e9,ChatGPT,472,18,490,API log", "row 3: Timestamp must be a number"),
+        ("6,ChatGPT,-1,18,490,API log", "row 3: Request tokens must be a whole number from 0"),
+        ("6,ChatGPT,1,99999999999,490,API log", "row 3: Response tokens must be a whole number"),
+    ],
+)
+def test_burstgpt_rows_that_are_none(line: str, message: str, tmp_path: Path) -> None:
+    file = tmp_path / "burst.csv"
+    file.write_text(f"{','.join(FIRST)}\n{BURSTGPT_ROW}\n{line}\n")
+    with pytest.raises(TraceFileError, match=rf"burst.csv: {message}"):
+        list(read_burstgpt(file))
+
+
+def test_burstgpt_needs_its_header(tmp_path: Path) -> None:
+    file = tmp_path / "burst.csv"
+    for content in ("", BURSTGPT_ROW):
+        file.write_text(content)
+        with pytest.raises(TraceFileError, match=r"row 1: the header must be Timestamp,Model"):
+            list(read_burstgpt(file))
+
+
+def test_vllm_custom(tmp_path: Path) -> None:
+    file = tmp_path / "custom.jsonl"
+    file.write_text('{"prompt": "What?", "output_tokens": 7, "category": "x"}\n{"prompt": "Why?\\n"}\n')
+    assert list(read_vllm_custom(file)) == [CustomPrompt("What?", 7), CustomPrompt("Why?\n", None)]
+    assert len(list(read_vllm_custom(file, 1))) == 1
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("", "row 2: the line is empty"),
+        ("[]", "row 2: Expected `object`"),
+        ("{}", "row 2: Object missing required field `prompt`"),
+        ('{"prompt": ""}', r"row 2: Expected `str` of length >= 1 - at `\$.prompt`"),
+        ('{"prompt": ["a"]}', r"row 2: Expected `str`, got `array` - at `\$.prompt`"),
+        ('{"prompt": "a", "output_tokens": 0}', r"row 2: .*at `\$.output_tokens`"),
+        ('{"prompt": "a", "image_files": ["a.png"]}', "row 2: image_files are not read"),
+    ],
+)
+def test_vllm_rows_that_are_none(line: str, message: str, tmp_path: Path) -> None:
+    file = tmp_path / "custom.jsonl"
+    file.write_text(f'{{"prompt": "a"}}\n{line}\n')
+    with pytest.raises(TraceFileError, match=rf"custom.jsonl: {message}"):
+        list(read_vllm_custom(file))
+
+
+@pytest.mark.parametrize("reader", [read_mooncake, read_azure, read_burstgpt, read_vllm_custom])
 def test_files_that_cannot_be_read(reader: Reader, tmp_path: Path) -> None:
     with pytest.raises(TraceFileError, match=r"missing: cannot be read: No such file"):
         list(reader(tmp_path / "missing"))

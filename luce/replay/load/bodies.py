@@ -116,7 +116,9 @@ class Writer:
             name = f"prompt {asked.name}" if asked.name is not None else f"{self.seed} request {number}"
             return [words.text(name, max(round(left), 1))]
         together = -(-TURN // traffic.block_size)
-        turns = []
+        turns: list[str] = []
+        if -(-len(traffic.prefix_blocks) // together) % 2 == 0:
+            left -= per_turn + 1  # of the last, short turn
         for start in range(0, len(traffic.prefix_blocks), together):
             names = traffic.prefix_blocks[start : start + together]
             if turns:

@@ -62,7 +62,7 @@ class _Broken(Exception):  # noqa: N818 - caught here
 
 
 async def ask(target: Target, given: Prepared, tally: Tally, beat: Metronome, seconds: float) -> None:
-    """Send a request when it is due, and count what comes of it.
+    """Send a request when it is due, and count what comes of it. It is among ``tally.open`` already.
 
     Args:
         beat: sends it at its time.
@@ -78,8 +78,6 @@ async def ask(target: Target, given: Prepared, tally: Tally, beat: Metronome, se
     leaves = given.asked.leaves
     due = tally.start + given.due
     gone = due + leaves.seconds if leaves is not None and not leaves.pieces else float("inf")
-    tally.open += 1
-    tally.most_open = max(tally.most_open, tally.open)
     limit = trio.CancelScope(deadline=due + seconds)
     leaving = trio.CancelScope(deadline=gone)
     try:
@@ -117,7 +115,7 @@ async def _talk(target: Target, given: Prepared, tally: Tally, beat: Metronome, 
         wire.send(h11.EndOfMessage())
         data, due = first + body, tally.start + given.due
         if isinstance(stream, trio.SocketStream):
-            when, count = await beat.send(stream.socket._sock, data, due)
+            when, count = await beat.send(stream.socket.fileno(), data, due)
             tally.sent(outcome, when)
             await stream.send_all(memoryview(data)[count:])
         else:

@@ -95,6 +95,8 @@ async def _release(
     if why:
         tally.end(Outcome(given.due, "unsent", why), trio.current_time())
         return
+    tally.open += 1
+    tally.most_open = max(tally.most_open, tally.open)
     clients.start_soon(ask, target, given, tally, beat, limits.timeout)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import os
 import socket
 import threading
 import time
@@ -23,7 +24,7 @@ class _Beat:
     """One sending."""
 
     where: socket.socket
-    """Does not block."""
+    """Another handle of a connection, which does not block."""
     data: bytes
     done: trio.Event
     when: float = 0.0
@@ -45,15 +46,18 @@ class Metronome:
         self._count: Final = itertools.count()
         self._over = False
 
-    async def send(self, where: socket.socket, data: bytes, at: float) -> tuple[float, int]:
+    async def send(self, where: int, data: bytes, at: float) -> tuple[float, int]:
         """Send ``data`` at a time of trio's clock: when that was, and how many bytes were taken at once.
 
-        A cancel has to wait for it, so that nobody closes the socket under the thread's hands.
+        A cancel has to wait for it: the thread knows nothing of cancels.
+
+        Args:
+            where: descriptor of a connected socket that does not block.
 
         Raises:
             OSError: as ``send`` does.
         """
-        beat = _Beat(where, data, trio.Event())
+        beat = _Beat(socket.socket(fileno=os.dup(where)), data, trio.Event())
         with self._news:
             heapq.heappush(self._beats, (at - self._offset, next(self._count), beat))
             self._news.notify()
@@ -73,6 +77,7 @@ class Metronome:
                 beat.sent = 0
             except OSError as error:
                 beat.error = error
+            beat.where.close()
             self._token.run_sync_soon(beat.done.set)
 
     def end(self) -> None:

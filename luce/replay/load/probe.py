@@ -133,7 +133,7 @@ async def _first_model(target: Target) -> str:
     try:
         return msgspec.json.decode(content, type=_Models).data[0].id
     except (msgspec.DecodeError, IndexError):
-        raise ConfigError("the server lists no models; name one", flag="--model") from None
+        raise ConfigError("the server lists no models; name one", flag="--name") from None
 
 
 async def _prompt_tokens(

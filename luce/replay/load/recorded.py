@@ -20,6 +20,7 @@ __all__ = ["BLOCK", "recorded_load"]
 
 BLOCK = 16
 """Tokens of the prefixes that are told apart, in a trace with content."""
+ENDINGS = ("ending_finished", "ending_failed", "ending_cancelled")
 SLACK = 30.0
 """Seconds by which a request may be taken in behind one that came later: its pictures were being prepared."""
 
@@ -139,7 +140,9 @@ def _moved(state: _State, record: EventRecord) -> None:
         one.stalls.append(Stall(one.tokens, record.t - one.stalled))
         one.stalled = None
     for place in record.configuration:
-        if place in ("ending_finished", "ending_failed", "ending_cancelled"):
+        if place in ENDINGS:
+            if one.stalled is not None:  # it never read on, and was sent away for it
+                one.stalls.append(Stall(one.tokens, record.t - one.stalled))
             del state.live[str(record.id)]
             _done(state, one, record.t, cancelled=place == "ending_cancelled" and record.event == "cancel")
             return

@@ -39,6 +39,8 @@ class Spread:
     def quantile(self, share: float) -> float | None:
         """The value that ``share`` of all do not exceed; None without any."""
         rank, seen = max(math.ceil(share * self.count), 1), 0
+        if 0 < self.count <= rank:
+            return self.most
         for bucket in sorted(self._buckets):
             seen += self._buckets[bucket]
             if seen >= rank:

@@ -1,0 +1,120 @@
+"""``luce replay load``: files, exit codes, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import trio
+
+from luce.cli import main as command
+from tests.replay.scripted_server import Scripted, scripted
+from tests.sim.files import DATA
+
+Run = Callable[..., tuple[int, str, str]]
+AZURE = DATA / "azure_code.csv"
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    """Code, output, errors."""
+
+    def call(*arguments: object) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as ended:
+            command.main(["replay", "load", *map(str, arguments)])
+        output, errors = capsys.readouterr()
+        return int(ended.value.code or 0), output, errors
+
+    return call
+
+
+@pytest.fixture
+def server() -> Iterator[Scripted]:
+    """In a thread, since the command has a loop of its own."""
+    made, there = Scripted(fail=lambda body: 429 if body["max_tokens"] == 13 else None), threading.Event()
+    over: list[tuple[trio.lowlevel.TrioToken, trio.CancelScope]] = []
+
+    async def serve() -> None:
+        with trio.CancelScope() as scope:
+            async with scripted(made):
+                over.append((trio.lowlevel.current_trio_token(), scope))
+                there.set()
+                await trio.sleep_forever()
+
+    thread = threading.Thread(target=trio.run, args=(serve,))
+    thread.start()
+    there.wait()
+    yield made
+    token, scope = over[0]
+    token.run_sync_soon(scope.cancel)
+    thread.join()
+
+
+def test_a_report_in_three_forms(run: Run, server: Scripted, tmp_path: Path) -> None:
+    numbers, page = tmp_path / "r.json", tmp_path / "r.html"
+    code, output, errors = run(
+        server.url,
+        AZURE,
+        "--requests",
+        8,
+        "--rate",
+        100,
+        "--most-tokens",
+        3,
+        "--json",
+        numbers,
+        "--html",
+        page,
+    )
+    assert (code, errors) == (0, "")
+    assert output.startswith(f"{server.url}, scripted: 8 requests in ")
+    assert "8 answered whole" in output
+    report = json.loads(numbers.read_text())
+    assert (report["luce_load"], report["model"], report["trace"]) == (1, "scripted", "azure: azure_code.csv")
+    assert report["requests"]["finished"] == 8
+    assert report["whole_answers"]["prompt_tokens"] == report["whole_answers"]["prompt_tokens_wanted"]
+    assert report["arrivals"]["late_seconds"]["count"] == 8
+    assert report["options"]["rate"] == 100 and "key_file" not in report["options"]
+    assert page.read_text().startswith("<!DOCTYPE html>")
+    assert len(server.asked) == 8
+
+
+def test_requests_without_an_answer_end_with_1(run: Run, server: Scripted, tmp_path: Path) -> None:
+    trace = tmp_path / "t.jsonl"
+    trace.write_text('{"prompt": "a b", "output_tokens": 13}\n{"prompt": "c"}\n')
+    code, output, _ = run(server.url, trace, "--rate", 50, "--output-tokens", 2)
+    assert code == 1 and "1 answered whole; 1 refused by the server" in output
+    assert sorted(body["messages"][0]["content"] for body in server.asked) == ["a b", "c"]
+    assert sorted(body["max_tokens"] for body in server.asked) == [2, 13]
+
+
+def test_refusals(run: Run, server: Scripted, tmp_path: Path) -> None:
+    vllm = tmp_path / "v.jsonl"
+    vllm.write_text('{"prompt": "a"}\n')
+    key = tmp_path / "key"
+    key.write_text("\n")
+    bad = tmp_path / "bad.csv"
+    bad.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\nx,1,1\n")
+    mooncake = DATA / "mooncake_conversation.jsonl"
+    for arguments, code, said in (
+        (["host", AZURE], 2, "URL: write it as http://HOST:PORT"),
+        ([server.url, tmp_path / "none"], 1, "none: cannot be read: No such file"),
+        ([server.url], 2, "requires an argument"),
+        ([server.url, key], 1, "begins like no trace that is known"),
+        ([server.url, vllm], 2, "--rate: prompts of vLLM have no times"),
+        ([server.url, AZURE, AZURE], 2, "TRACE: a trace of azure is one file; 2 are named"),
+        ([server.url, bad], 1, "bad.csv: row 2: TIMESTAMP must look like"),
+        ([server.url, mooncake, "--lengths", "7"], 2, "--lengths: lengths cannot be divided by 7"),
+        ([server.url, AZURE, "--key-file", key], 2, "--key-file: "),
+        ([server.url, AZURE, "--json", AZURE], 2, "--json: "),
+        ([server.url, AZURE, "--html", tmp_path / "no" / "dir"], 2, "--html: "),
+        ([server.url, AZURE, "--speed", "0"], 2, "--speed"),
+        (["http://127.0.0.1:1", AZURE], 1, "http://127.0.0.1:1/v1/models: "),
+    ):
+        ended, _, errors = run(*arguments)
+        assert (ended, said in errors) == (code, True), (arguments, errors)
+        assert errors.count("\n") == 1
+    assert not server.asked

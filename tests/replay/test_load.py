@@ -1,0 +1,403 @@
+"""Load: what is sent, when and how long, what clients do, and what is told of it, against a server by the book."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+import trio
+
+from luce.replay.load.bodies import Writer
+from luce.replay.load.fire import Limits, fire
+from luce.replay.load.page import html
+from luce.replay.load.probe import probe
+from luce.replay.load.recorded import recorded_load
+from luce.replay.load.report import LoadReport, report_lines
+from luce.replay.load.request import Leaving, LoadRequest, Stall
+from luce.replay.load.server_metrics import Compared, compared, metrics, settled_metrics
+from luce.replay.load.sources import Window, format_of, load_requests
+from luce.replay.load.spread import Spread
+from luce.replay.load.tally import MOST_TICKS, Outcome, Tally
+from luce.replay.load.target import Target, parse_target
+from luce.replay.recorded_requests import RecordedRequest, recorded_requests
+from luce.trace.reader import read_trace, trace_paths
+from luce.trace.traffic.request import TrafficRequest
+from tests.replay.scripted_server import PER_TURN, Scripted, scripted
+from tests.sim.crowd import serve_crowd
+from tests.sim.files import DATA
+
+FOREVER = 3600.0
+
+
+def plain(arrival: float = 0.0, prompt: int = 60, output: int = 4, **more: Any) -> LoadRequest:
+    fields = {name: more.pop(name) for name in ("prefix_blocks", "block_size", "images") if name in more}
+    return LoadRequest(TrafficRequest(arrival, prompt, output, **fields), **more)
+
+
+def run(
+    server: Scripted,
+    requests: Iterable[LoadRequest],
+    limits: Limits | None = None,
+    *,
+    without_pictures: bool = False,
+) -> Tally:
+    async def both() -> Tally:
+        async with scripted(server):
+            target = parse_target(server.url)
+            writer = Writer(await probe(target, None), 0, 256, without_pictures)
+            return await fire(target, iter(list(requests)), writer, limits or Limits())
+
+    return trio.run(both)
+
+
+def texts(body: dict[str, Any]) -> list[str]:
+    return [
+        message["content"] if isinstance(message["content"], str) else message["content"][0]["text"]
+        for message in body["messages"]
+    ]
+
+
+# -- prompts ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("tokenize", [True, False])
+def test_prompts_have_their_lengths_and_answers_too(tokenize: bool) -> None:
+    server = Scripted(tokenize=tokenize)
+    lengths = [20, 21, 100, 999, 5000]
+    tally = run(server, [plain(prompt=length, output=3) for length in lengths])
+    assert sorted(server.prompt_tokens(body["messages"]) for body in server.asked) == lengths
+    assert tally.endings == {"finished": 5}
+    assert (tally.prompt_tokens, tally.wanted_prompt) == (sum(lengths), sum(lengths))
+    assert (tally.output_tokens, tally.wanted_output) == (15, 15)
+    assert len({texts(body)[0][:30] for body in server.asked}) == 5, "nobody shares a start"
+    assert all(body["ignore_eos"] and body["stream_options"]["include_usage"] for body in server.asked)
+
+
+def test_equal_names_are_equal_turns_and_the_lengths_stay() -> None:
+    server = Scripted()
+    common = tuple(range(10))
+    asked = [
+        plain(0.0, 1000, 1, prefix_blocks=(*common, 20, 21, 22, 23, 24, 25), block_size=64),
+        plain(0.1, 1020, 1, prefix_blocks=(*common, 30, 31, 32, 33, 34, 35), block_size=64),
+        plain(0.2, 700, 1, prefix_blocks=tuple(range(50, 61)), block_size=64),
+    ]
+    run(server, asked)
+    first, second, other = (texts(body) for body in server.asked)
+    assert first[:5] == second[:5], "10 blocks of 64 are 5 turns of 128"
+    assert first[5] != second[5] and first[0] != other[0]
+    for body, request in zip(server.asked, asked, strict=True):
+        found = server.prompt_tokens(body["messages"])
+        assert abs(found - request.traffic.prompt_tokens) <= 2 * PER_TURN + 2
+        roles = [message["role"] for message in body["messages"]]
+        assert roles == [("user", "assistant")[index % 2] for index in range(len(roles))]
+        assert roles[-1] == "user"
+
+
+def test_one_name_is_one_prompt() -> None:
+    server = Scripted()
+    run(server, [plain(0.0, name="a"), plain(0.05, name="a"), plain(0.1, name="b"), plain(0.15, text="Why?")])
+    one, same, other, given = (texts(body) for body in server.asked)
+    assert one == same != other
+    assert given == ["Why?"]
+
+
+def test_pictures_have_their_tokens_and_names() -> None:
+    server = Scripted()
+    requests = [
+        plain(0.0, 600, 1, images=(256, 100)),
+        plain(0.1, 400, 1, images=(256,), pictures=("p",)),
+        plain(0.2, 400, 1, images=(256,), pictures=("p",)),
+        plain(0.3, 400, 1, images=(0,)),
+    ]
+    tally = run(server, requests)
+    assert [server.prompt_tokens(body["messages"]) for body in server.asked] == [600, 400, 400, 400]
+    urls = [part["image_url"]["url"] for body in server.asked for part in body["messages"][-1]["content"][1:]]
+    assert len(urls) == 5 and urls[2] == urls[3] and len(set(urls)) == 4
+    assert tally.endings == {"finished": 4}
+
+
+def test_a_server_without_pictures() -> None:
+    server = Scripted(pictures=False)
+    requests = [plain(0.0, 400, 1, images=(256,)), plain(0.0, 50, 1)]
+    tally = run(server, requests)
+    assert tally.endings == {"unsent": 1, "finished": 1}
+    assert dict(tally.errors) == {"the server takes no pictures (--no-pictures)": 1}
+    server = Scripted(pictures=False)
+    run(server, requests[:1], without_pictures=True)
+    assert [server.prompt_tokens(body["messages"]) for body in server.asked] == [400]
+
+
+def test_a_server_that_knows_no_more_than_openai() -> None:
+    server = Scripted(strict=True)
+    tally = run(server, [plain()])
+    assert tally.endings == {"finished": 1} and "ignore_eos" not in server.asked[0]
+
+
+# -- clients ----------------------------------------------------------------------------------------------------------
+
+
+def test_what_goes_wrong_is_counted_by_kind() -> None:
+    kinds = {10: 503, 11: "break", 12: None}
+    server = Scripted(fail=lambda body: kinds[body["max_tokens"]])
+    tally = run(server, [plain(output=tokens) for tokens in (10, 10, 11, 12)])
+    assert tally.endings == {"refused": 2, "failed": 1, "finished": 1}
+    assert tally.errors["HTTP 503: not today"] == 2 and tally.errors.total() == 3
+    assert tally.output_tokens == 12, "of whole answers only"
+
+
+def test_nobody_waits_for_a_server_that_does_not_answer() -> None:
+    server = Scripted(pause=FOREVER)
+    tally = run(server, [plain(0.01 * index) for index in range(20)], Limits(timeout=1.5))
+    assert len(server.asked) == 20 and tally.endings == {"late": 20} and tally.most_open == 20
+    server = Scripted(pause=FOREVER)
+    tally = run(server, [plain(0.01 * index) for index in range(20)], Limits(timeout=1.5, open=5))
+    assert tally.endings == {"late": 5, "unsent": 15} and tally.most_open == 5
+    assert tally.errors["5 requests were under way (--max-open)"] == 15
+
+
+def test_clients_leave_where_the_trace_says() -> None:
+    server = Scripted(pause=0.001)
+    tally = run(server, [plain(output=100_000, leaves=Leaving(3, 0.0)), plain(0.01)])
+    assert tally.endings == {"left": 1, "finished": 1} and not tally.errors
+    assert 3 <= server.pieces[0] < 100_000
+    server = Scripted(pause=FOREVER)
+    tally = run(server, [plain(leaves=Leaving(0, 0.2))])
+    assert tally.endings == {"left": 1} and len(server.asked) == 1 and server.pieces == [0]
+
+
+def test_clients_stall_where_the_trace_says() -> None:
+    tally = run(Scripted(), [plain(output=6, stalls=(Stall(2, 0.2), Stall(4, 0.1)))])
+    assert tally.stalls == 2 and tally.endings == {"finished": 1}
+    assert tally.latency.most >= 0.3
+    assert run(Scripted(), [plain(output=6)]).stalls == 0
+
+
+def test_a_connection_that_is_refused_is_counted() -> None:
+    async def both() -> Tally:
+        async with scripted(Scripted()) as server:
+            target = parse_target(server.url)
+            writer = Writer(await probe(target, None), 0, 256)
+        return await fire(target, iter([plain()]), writer, Limits())
+
+    tally = trio.run(both)
+    assert tally.endings == {"failed": 1}
+    assert next(iter(tally.errors)).startswith("connection: ")
+
+
+def test_the_key_goes_along() -> None:
+    async def ask() -> Scripted:
+        async with scripted(Scripted()) as server:
+            target = parse_target(f"{server.url}/v1/", "secret")
+            writer = Writer(await probe(target, "m"), 0, 256)
+            await fire(target, iter([plain()]), writer, Limits())
+            return server
+
+    server = trio.run(ask)
+    assert {head.get("authorization") for head in server.headers} == {"Bearer secret"}
+    assert server.asked[0]["model"] == "m"
+
+
+def test_addresses() -> None:
+    assert parse_target("http://host:8000/v1") == Target("host", 8000, "")
+    assert parse_target("http://host/api/v1/") == Target("host", 80, "/api")
+    assert (parse_target("https://[::1]").port, parse_target("https://[::1]").authority) == (443, "[::1]:443")
+    for bad in ("host:8000", "ftp://host", "http://", "http://h:x", "http://h/a b", "http://h?x=1", ""):
+        with pytest.raises(Exception, match=r"^URL: "):
+            parse_target(bad)
+
+
+# -- what is told -----------------------------------------------------------------------------------------------------
+
+
+def test_quantiles_are_within_a_hundredth() -> None:
+    spread = Spread()
+    for value in range(1, 10_001):
+        spread.add(value / 1000)
+    for share in (0.01, 0.5, 0.9, 0.99):
+        assert spread.quantile(share) == pytest.approx(10 * share, rel=0.011)
+    assert (spread.count, spread.least, spread.most, spread.quantile(1)) == (10_000, 0.001, 10, 10)
+    assert spread.mean == pytest.approx(5.0005)
+    assert Spread().summary() == dict.fromkeys(("mean", "p50", "p90", "p99", "max")) | {"count": 0}
+
+
+def test_a_long_run_takes_no_more_memory() -> None:
+    tally = Tally(100.0)
+    for second in range(5000):
+        tally.sent(Outcome(float(second)), 100.0 + second)
+    assert len(tally.ticks) <= MOST_TICKS and tally.tick_seconds == 16
+    assert sum(tick.arrivals for tick in tally.ticks) == 5000
+    for number in range(1000):
+        tally.end(Outcome(0.0, "failed", f"error {number}"), 100.0)
+    assert len(tally.errors) == 51 and tally.errors.total() == 1000
+
+
+def test_numbers_are_those_of_the_answers() -> None:
+    tally = Tally(100.0)
+    outcome = Outcome(1.0, prompt_tokens=50, output_tokens=5, wanted_prompt=48, wanted_output=5)
+    tally.sent(outcome, 101.002)
+    for when in (101.502, 101.602, 101.802):
+        tally.piece(outcome, when)
+    outcome.ending = "finished"
+    tally.end(outcome, 102.002)
+    late = Outcome(2.0)
+    tally.sent(late, 102.02)
+    tally.end(attrs.evolve(late, ending="left"), 102.1)
+    content = report_of(tally).content()
+    assert content["time_to_first_token_seconds"]["mean"] == pytest.approx(0.5)
+    assert content["inter_token_gap_seconds"]["mean"] == pytest.approx(0.15)
+    assert content["per_token_seconds"]["mean"] == pytest.approx(0.3 / 4)
+    assert content["latency_seconds"]["mean"] == pytest.approx(1.0)
+    assert content["arrivals"]["late_seconds"]["max"] == pytest.approx(0.02)
+    assert content["arrivals"]["above_limit"] == 1
+    assert content["seconds"] == pytest.approx(2.1)
+    assert content["throughput"]["output_tokens_per_second"] == pytest.approx(5 / 2.1)
+    assert content["requests"]["all"] == 2 and content["requests"]["left"] == 1
+
+
+def report_of(tally: Tally, **more: Any) -> LoadReport:
+    return LoadReport("2030-01-01T00:00:00+00:00", "1", "http://h:1", "m", "azure: t.csv", {}, tally, **more)
+
+
+def test_the_server_is_asked_what_it_counted() -> None:
+    def told(server: Scripted) -> str:
+        whole = sum(
+            count == body["max_tokens"] for count, body in zip(server.pieces, server.asked, strict=True)
+        )
+        prompts = sum(server.prompt_tokens(body["messages"]) for body in server.asked)
+        return (
+            "# TYPE vllm:e2e_request_latency_seconds histogram\n"
+            f'vllm:e2e_request_latency_seconds_bucket{{le="+Inf"}} {whole + 7}\n'
+            f"vllm:e2e_request_latency_seconds_count {whole + 7}\nvllm:e2e_request_latency_seconds_sum 70000\n"
+            "# TYPE vllm:request_prompt_tokens histogram\n"
+            f"vllm:request_prompt_tokens_count {whole + 7}\nvllm:request_prompt_tokens_sum {prompts + 100}\n"
+        )
+
+    async def both() -> list[Compared]:
+        async with scripted(Scripted(metrics=told)) as server:
+            target = parse_target(server.url)
+            writer = Writer(await probe(target, None), 0, 256)
+            before = await metrics(target)
+            tally = await fire(target, iter([plain(prompt=60), plain(prompt=40)]), writer, Limits())
+            after = await settled_metrics(target, before, tally)
+            assert before is not None and after is not None
+            return compared(before, after, tally)
+
+    answers, prompts, latency = trio.run(both)
+    assert answers == Compared("whole answers", "", 2, 2) and answers.agrees
+    assert prompts == Compared("their prompt tokens", "", 100, 100)
+    assert latency.server == 0 and not latency.agrees, "the planted sum did not grow"
+
+
+def test_two_hundredths_agree() -> None:
+    assert Compared("x", "", 1.0199, 1.0).agrees and not Compared("x", "", 1.021, 1.0).agrees
+    assert Compared("x", "", 0.9801, 1.0).agrees and not Compared("x", "", 0.979, 1.0).agrees
+
+
+def test_a_server_without_metrics() -> None:
+    async def ask() -> tuple[Any, Any]:
+        async with scripted(Scripted()) as server:
+            none = await metrics(parse_target(server.url))
+        async with scripted(Scripted(metrics=lambda server: "no { metrics")) as server:
+            return none, await metrics(parse_target(server.url))
+
+    assert trio.run(ask) == (None, None)
+
+
+def test_the_table_and_the_page() -> None:
+    server = Scripted(fail=lambda body: 400 if body["max_tokens"] == 9 else None)
+    tally = run(server, [plain(), plain(output=9)])
+    tally.errors["<b>&"] = 1
+    report = report_of(
+        tally,
+        server=(Compared("whole answers", "", 1, 1), Compared("time to first token", "s", 0.5, 0.4)),
+        warnings=("w",),
+    )
+    table = "\n".join(report_lines(report))
+    assert "1 answered whole; 1 refused by the server" in table
+    assert "1 × HTTP 400: not today" in table
+    line = next(line for line in table.splitlines() if "400.00 ms" in line)
+    assert line.endswith("+25.00 %  differs")
+    page = html(report)
+    assert "&lt;b&gt;&amp;" in page and "<b>" not in page and "<script" not in page
+    assert page.count("<polyline") == 5 and 'class="differs"' in page
+    assert "src=" not in page and "href=" not in page
+    assert json.loads(report.json())["requests"]["refused"] == 1
+
+
+# -- traces -----------------------------------------------------------------------------------------------------------
+
+
+def test_formats_are_told_by_their_beginnings(tmp_path: Path) -> None:
+    assert format_of(DATA / "mooncake_conversation.jsonl") == "mooncake"
+    assert format_of(DATA / "azure_code.csv") == "azure"
+    assert format_of(DATA / "servegen_image_client20.trace.csv") == "servegen"
+    assert format_of(tmp_path) == "luce"
+    for content, kind in (('{"prompt": "x"}\n', "vllm"), ("Timestamp,Model,Request tokens\n", "burstgpt")):
+        (tmp_path / "file").write_text(content)
+        assert format_of(tmp_path / "file") == kind
+    (tmp_path / "file").write_text("hello\n")
+    with pytest.raises(Exception, match="begins like no trace that is known"):
+        format_of(tmp_path / "file")
+
+
+def test_a_window_of_a_trace() -> None:
+    path = (DATA / "mooncake_conversation.jsonl",)
+    every = list(load_requests(path, "mooncake", Window(), []))
+    assert len(every) == 200
+    some = list(load_requests(path, "mooncake", Window(start=30, seconds=20), []))
+    inside = [one for one in every if 30 <= one.traffic.arrival < 50]
+    assert [one.traffic.arrival + 30 for one in some] == [one.traffic.arrival for one in inside]
+    assert list(load_requests(path, "mooncake", Window(requests=3), [])) == every[:3]
+    timed = list(load_requests(path, "mooncake", Window(rate=50.0), []))
+    arrivals = [one.traffic.arrival for one in timed]
+    assert arrivals == sorted(arrivals) and arrivals[-1] == pytest.approx(199 / 50, rel=0.3)
+    assert arrivals != [
+        one.traffic.arrival for one in load_requests(path, "mooncake", Window(rate=50.0, seed=1), [])
+    ]
+    servegen = (DATA / "servegen_image_client20.trace.csv",)
+    drawn = list(load_requests(servegen, "servegen", Window(start=7200, seconds=600), []))
+    assert 500 < len(drawn) < 3000 and all(one.traffic.images for one in drawn)
+    assert drawn[0].traffic.arrival >= 0 and drawn[-1].traffic.arrival < 600
+
+
+def test_scaling_leaves_answers_and_pictures_as_they_are() -> None:
+    request = plain(8.0, 1000, 300, images=(40,), leaves=Leaving(0, 4.0), stalls=(Stall(1, 2.0),))
+    small = request.scaled(10, 0.5, 200)
+    assert small.traffic == TrafficRequest(4.0, 96 + 40, 200, images=(40,))
+    assert small.leaves == Leaving(0, 2.0) and small.stalls == (Stall(1, 1.0),)
+    assert request.scaled(1, 1.0, None) == request
+
+
+def name_of(one: RecordedRequest) -> str:
+    return (one.arrival.prompt_digest + one.arrival.salt).hex()
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_luces_own_traces(seed: int, tmp_path: Path) -> None:
+    serve_crowd(seed, 40, depth=1, trace=tmp_path)
+    paths, warnings = trace_paths([tmp_path]), list[str]()
+    found = list(recorded_load(paths, warnings))
+    recorded = {one.arrival.order: one for one in recorded_requests(read_trace(paths))}
+    first = [one for one in recorded.values() if not one.arrival.choice]
+    assert len(found) == len(first) > 25
+    arrivals = [one.traffic.arrival for one in found]
+    assert arrivals == sorted(arrivals) and arrivals[0] == 0
+    zero = min(one.arrival.arrived for one in first)
+    by_time = {(round(one.arrival.arrived - zero, 9), name_of(one)): one for one in first}
+    cancelled = 0
+    for request in found:
+        one = by_time[round(request.traffic.arrival, 9), request.name]
+        assert request.traffic.prompt_tokens == one.arrival.prompt_tokens
+        assert request.traffic.images == tuple(picture.tokens for picture in one.arrival.pictures)
+        assert request.choices == one.arrival.n
+        if one.end == "cancelled":
+            cancelled += request.leaves is not None
+        else:
+            assert request.leaves is None
+    assert cancelled > 0, "nobody left"
+    assert math.isclose(max(arrivals), max(by_time)[0])
