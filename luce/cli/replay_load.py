@@ -15,6 +15,7 @@ import attrs
 import trio
 from cyclopts import Group, Parameter
 from cyclopts.validators import Number
+from rich.console import Console
 
 from luce.cli.flags import COUNT, FILE, FILES, NAME, SECONDS, ConfigFlags, whole
 from luce.cli.main import EXIT_FAILED, EXIT_STOPPED
@@ -22,6 +23,8 @@ from luce.cli.outputs import check_writable, same_file, writing
 from luce.errors import ConfigError, printable, reason
 
 if TYPE_CHECKING:
+    from rich.status import Status
+
     from luce.replay.load.report import LoadReport
     from luce.replay.load.request import LoadRequest
     from luce.replay.load.tally import Tally
@@ -148,7 +151,8 @@ def load(
                 raise ConfigError(f"{path} is the trace itself", flag=flag)
             check_writable(path, flag)
     target = parse_target(url, None if sent.key_file is None else _key(sent.key_file))
-    report = trio.run(partial(_run, target, traces, taken, sent))
+    with Console(stderr=True, highlight=False).status("", refresh_per_second=4) as status:
+        report = trio.run(partial(_run, target, traces, taken, sent, status))
     for warning in report.warnings:
         print(f"luce: {printable(warning)}", file=sys.stderr)
     for line in report_lines(report):
@@ -171,7 +175,24 @@ def _write(report: LoadReport, told: ToldFlags) -> None:
             told.html.write_text(html(report), encoding="utf-8")
 
 
-async def _run(target: Target, traces: tuple[Path, ...], taken: TakenFlags, sent: SentFlags) -> LoadReport:
+@attrs.frozen
+class _Progress:
+    """How far it is, whenever it is drawn."""
+
+    tally: Tally
+
+    def __rich__(self) -> str:
+        endings = self.tally.endings
+        wrong = sum(endings.values()) - endings["finished"] - endings["left"]
+        return (
+            f"{self.tally.late.count:,} sent, {self.tally.open:,} under way, {endings['finished']:,} answered whole, "
+            f"{wrong:,} errors"
+        )
+
+
+async def _run(
+    target: Target, traces: tuple[Path, ...], taken: TakenFlags, sent: SentFlags, status: Status
+) -> LoadReport:
     from luce.http.descriptors import room_for
     from luce.replay.load.bodies import Writer
     from luce.replay.load.fire import Limits, fire
@@ -185,14 +206,19 @@ async def _run(target: Target, traces: tuple[Path, ...], taken: TakenFlags, sent
     window = Window(taken.start, taken.seconds, taken.requests, sent.rate, taken.output_tokens, sent.seed)
     warnings: list[str] = []
     requests = _scaled(load_requests(traces, kind, window, warnings), taken, sent)
+    status.update("asking the server what words and pictures cost")
     traits = await probe(target, sent.name)
     if not traits.extras:
         warnings.append("the server knows no ignore_eos: answers may be shorter than in the trace")
     writer = Writer(traits, sent.seed, taken.picture_tokens, taken.no_pictures)
     before = await metrics(target)
-    tally = Tally(0.0)
-    started: list[Tally] = []
-    stopped = False
+    tally, stopped = Tally(0.0), False
+
+    def begun(made: Tally) -> None:
+        nonlocal tally
+        tally = made
+        status.update(_Progress(made))
+
     async with trio.open_nursery() as nursery:
 
         async def watch_signals() -> None:
@@ -205,11 +231,8 @@ async def _run(target: Target, traces: tuple[Path, ...], taken: TakenFlags, sent
         run = trio.CancelScope()
         nursery.start_soon(watch_signals)
         with run:
-            await fire(
-                target, requests, writer, Limits(sent.timeout, room_for(sent.max_open)), started.append
-            )
+            await fire(target, requests, writer, Limits(sent.timeout, room_for(sent.max_open)), begun)
         nursery.cancel_scope.cancel()
-    tally = started[0] if started else tally
     after = await settled_metrics(target, before, tally)
     return LoadReport(
         when=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),

@@ -20,9 +20,9 @@ TURN = 128
 """Tokens of a turn, at least, where a trace names blocks."""
 
 
-@attrs.frozen
+@attrs.define
 class Prepared:
-    """A request that only needs to be sent."""
+    """A request that only needs to be sent. Its body goes when it is: answers may take long."""
 
     number: int
     due: float
@@ -32,6 +32,12 @@ class Prepared:
     why: str
     """…says."""
     asked: LoadRequest
+
+    def taken(self) -> bytes:
+        """The body, which is nobody else's any more."""
+        body, self.body = self.body, None
+        assert body is not None, "only what can be asked is sent, once"
+        return body
 
 
 @attrs.define

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any
 
 import h11
 import msgspec
@@ -36,7 +38,7 @@ class _Delta(msgspec.Struct):
     content: str | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
-    tool_calls: msgspec.Raw | None = None
+    tool_calls: list[Any] | None = None
 
 
 class _Choice(msgspec.Struct):
@@ -47,7 +49,7 @@ class _Choice(msgspec.Struct):
 class _Chunk(msgspec.Struct):
     choices: list[_Choice] = []
     usage: _Usage | None = None
-    error: msgspec.Raw | None = None
+    error: dict[str, Any] | str | None = None
 
 
 _CHUNK = msgspec.json.Decoder(_Chunk)
@@ -104,8 +106,7 @@ async def ask(target: Target, given: Prepared, tally: Tally, beat: Metronome, se
 
 
 async def _talk(target: Target, given: Prepared, tally: Tally, beat: Metronome, outcome: Outcome) -> None:
-    body = given.body
-    assert body is not None
+    body = given.taken()
     async with connected(target, small_window=bool(given.asked.stalls)) as stream:
         if isinstance(stream, trio.SSLStream):
             await stream.do_handshake()
@@ -141,30 +142,33 @@ async def _read(
             await trio.sleep(stalls.pop(0).seconds)
 
     await waits()
-    async for line in _lines(stream, wire, outcome):
-        if line == b"data: [DONE]":
-            finished = True
-            continue
-        if not line.startswith(b"data:"):
-            continue
-        try:
-            chunk = _CHUNK.decode(line[5:])
-        except msgspec.DecodeError as error:
-            raise _Broken(f"a chunk that is none: {reason(error)}") from None
-        if chunk.error is not None:
-            outcome.ending = "failed"
-            raise _Broken(error_text(200, b'{"error":' + bytes(chunk.error) + b"}"))
-        if chunk.usage is not None:
-            outcome.prompt_tokens = chunk.usage.prompt_tokens
-            outcome.output_tokens = chunk.usage.completion_tokens
-            details = chunk.usage.prompt_tokens_details
-            outcome.cached_tokens = (details.cached_tokens or 0) if details is not None else 0
-        if any(_said(choice) for choice in chunk.choices):
-            tally.piece(outcome, trio.current_time())
-            await waits()
+    async with aclosing(_lines(stream, wire, outcome)) as lines:
+        async for line in lines:
+            if line == b"data: [DONE]":
+                finished = True
+            elif line.startswith(b"data:"):
+                _take(line[5:], tally, outcome)
+                await waits()
     if not finished:
         raise _Broken("the answer broke off")
     outcome.ending = "finished"
+
+
+def _take(data: bytes, tally: Tally, outcome: Outcome) -> None:
+    """A chunk. Raises _Broken for one that is none, or an error."""
+    try:
+        chunk = _CHUNK.decode(data)
+    except msgspec.DecodeError as error:
+        raise _Broken(f"a chunk that is none: {reason(error)}") from None
+    if chunk.error is not None:
+        raise _Broken(error_text(200, msgspec.json.encode({"error": chunk.error})))
+    if chunk.usage is not None:
+        outcome.prompt_tokens = chunk.usage.prompt_tokens
+        outcome.output_tokens = chunk.usage.completion_tokens
+        details = chunk.usage.prompt_tokens_details
+        outcome.cached_tokens = (details.cached_tokens or 0) if details is not None else 0
+    if any(_said(choice) for choice in chunk.choices):
+        tally.piece(outcome, trio.current_time())
 
 
 def _said(choice: _Choice) -> bool:
@@ -174,7 +178,9 @@ def _said(choice: _Choice) -> bool:
     )
 
 
-async def _lines(stream: trio.abc.Stream, wire: h11.Connection, outcome: Outcome) -> AsyncIterator[bytes]:
+async def _lines(
+    stream: trio.abc.Stream, wire: h11.Connection, outcome: Outcome
+) -> AsyncGenerator[bytes, None]:
     """Lines of a streamed answer that are not empty. Raises _Broken for an answer of another status than 200."""
     rest, status = b"", 200
     while True:

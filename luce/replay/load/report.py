@@ -70,7 +70,7 @@ class LoadReport:
             "stalls": tally.stalls,
             "errors": dict(tally.errors.most_common()),
             "arrivals": {
-                "rate": total / max(tally.last_due, 1e-9) if total > 1 else None,
+                "rate": (total - 1) / max(tally.last_due, 1e-9) if total > 1 else None,
                 "late_seconds": tally.late.summary(),
                 "limit_seconds": KEPT_LATE,
                 "above_limit": tally.too_late,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from typing import Annotated
+from typing import Annotated, Any
 
 import attrs
 import msgspec
@@ -28,7 +28,7 @@ class CustomPrompt:
 class _Row(msgspec.Struct):
     prompt: Annotated[str, msgspec.Meta(min_length=1)]
     output_tokens: Annotated[int, msgspec.Meta(ge=1, le=MAX_TOKENS)] | None = None
-    image_files: msgspec.Raw | None = None
+    image_files: Any = None
     """Of the variant with pictures."""
 
 
@@ -44,6 +44,6 @@ def read_vllm_custom(path: str | os.PathLike[str], limit: int | None = None) -> 
             row = decoder.decode(line)
         except (msgspec.DecodeError, RecursionError) as error:
             raise TraceFileError(path, reason(error), row=number) from None
-        if row.image_files is not None:
+        if row.image_files:
             raise TraceFileError(path, "image_files are not read; prompts of text are", row=number)
         yield CustomPrompt(row.prompt, row.output_tokens)
