@@ -55,20 +55,8 @@ def server() -> Iterator[Scripted]:
 
 def test_a_report_in_three_forms(run: Run, server: Scripted, tmp_path: Path) -> None:
     numbers, page = tmp_path / "r.json", tmp_path / "r.html"
-    code, output, errors = run(
-        server.url,
-        AZURE,
-        "--requests",
-        8,
-        "--rate",
-        100,
-        "--most-tokens",
-        3,
-        "--json",
-        numbers,
-        "--html",
-        page,
-    )
+    flags = "--requests 8 --rate 100 --most-tokens 3 --max-open 100".split()
+    code, output, errors = run(server.url, AZURE, *flags, "--json", numbers, "--html", page)
     assert (code, errors) == (0, "")
     assert output.startswith(f"{server.url}, scripted: 8 requests in ")
     assert "8 answered whole" in output

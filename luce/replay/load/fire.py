@@ -59,26 +59,18 @@ async def fire(
     tally = Tally(0.0)
     try:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(_prepare, enumerate(requests), writer, sender)
-            first = await _first(receiver)
+            ready = trio.Event()
+            nursery.start_soon(_prepare, enumerate(requests), writer, sender, ready)
+            await ready.wait()
             tally.start = trio.current_time() + AHEAD
             watch(tally)
             async with metronome() as beat, trio.open_nursery() as clients:
-                for given in first:
-                    await _release(target, given, tally, beat, limits, clients)
                 async for batch in receiver:
                     for given in batch:
                         await _release(target, given, tally, beat, limits, clients)
     finally:
         sys.setswitchinterval(before)
     return tally
-
-
-async def _first(receiver: trio.MemoryReceiveChannel[list[Prepared]]) -> list[Prepared]:
-    try:
-        return await receiver.receive()
-    except trio.EndOfChannel:
-        return []
 
 
 async def _release(
@@ -104,10 +96,15 @@ async def _prepare(
     numbered: Iterator[tuple[int, LoadRequest]],
     writer: Writer,
     sender: trio.MemorySendChannel[list[Prepared]],
+    ready: trio.Event,
 ) -> None:
+    """Until everything is read. ``ready`` is set when as much waits as may."""
     async with sender:
         while batch := await trio.to_thread.run_sync(_batch, numbered, writer):
             await sender.send(batch)
+            if sender.statistics().current_buffer_used == BATCHES:
+                ready.set()
+    ready.set()
 
 
 def _batch(numbered: Iterator[tuple[int, LoadRequest]], writer: Writer) -> list[Prepared]:
