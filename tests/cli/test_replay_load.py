@@ -55,7 +55,7 @@ def server() -> Iterator[Scripted]:
 
 def test_a_report_in_three_forms(run: Run, server: Scripted, tmp_path: Path) -> None:
     numbers, page = tmp_path / "r.json", tmp_path / "r.html"
-    flags = "--requests 8 --rate 100 --most-tokens 3 --max-open 100".split()
+    flags = ["--requests", "8", "--rate", "100", "--most-tokens", "3", "--max-open", "100"]
     code, output, errors = run(server.url, AZURE, *flags, "--json", numbers, "--html", page)
     assert (code, errors) == (0, "")
     assert output.startswith(f"{server.url}, scripted: 8 requests in ")
