@@ -31,7 +31,9 @@ def test_it_holds_what_is_read(wheel: Path) -> None:
         if path.is_file() and "__pycache__" not in path.parts
     }
     sources = [
-        path for path in (ROOT / "luce").rglob("*") if path.suffix in (".py", ".gguf", ".typed", ".json")
+        path
+        for path in (ROOT / "luce").rglob("*")
+        if path.suffix in (".py", ".gguf", ".typed", ".json", ".html")
     ]
     wanted |= {str(path.relative_to(ROOT)) for path in sources}
     assert len(wanted) > 250 and "luce/demo/model/luce-demo.gguf" in wanted

@@ -201,11 +201,13 @@ async def _run(
     from luce.replay.load.server_metrics import compared, metrics, settled_metrics
     from luce.replay.load.sources import Window, format_of, load_requests
     from luce.replay.load.tally import Tally
+    from luce.replay.load.target import resolved
 
     kind = taken.format or format_of(traces[0])
     window = Window(taken.start, taken.seconds, taken.requests, sent.rate, taken.output_tokens, sent.seed)
     warnings: list[str] = []
     requests = _scaled(load_requests(traces, kind, window, warnings), taken, sent)
+    target = await resolved(target)
     status.update("asking the server what words and pictures cost")
     traits = await probe(target, sent.name)
     if not traits.extras:

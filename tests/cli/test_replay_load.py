@@ -100,7 +100,7 @@ def test_refusals(run: Run, server: Scripted, tmp_path: Path) -> None:
         ([server.url, AZURE, "--json", AZURE], 2, "--json: "),
         ([server.url, AZURE, "--html", tmp_path / "no" / "dir"], 2, "--html: "),
         ([server.url, AZURE, "--speed", "0"], 2, "--speed"),
-        (["http://127.0.0.1:1", AZURE], 1, "http://127.0.0.1:1/v1/models: "),
+        (["http://127.0.0.1:1", AZURE], 1, "http://127.0.0.1:1: "),
     ):
         ended, _, errors = run(*arguments)
         assert (ended, said in errors) == (code, True), (arguments, errors)

@@ -116,7 +116,7 @@ async def probe(target: Target, model: str | None) -> ServerTraits:
     words = await _counted_words(target, name)
     counted = "usage" if words is None else "/tokenize"
     if words is None:
-        words = Words(WORDS, np.full(len(WORDS), per_word))
+        words = Words(WORDS[:SHORT], np.full(SHORT, per_word))  # the ones that were measured
     pictures = await _picture_sizes(target, name, extras)
     return ServerTraits(name, words, short - per_word * SHORT, per_turn, extras, pictures, counted)
 

@@ -15,7 +15,7 @@ import trio
 
 from luce.errors import ConfigError, DeviceError, quoted, reason
 
-__all__ = ["Target", "close", "connected", "exchange", "head", "parse_target"]
+__all__ = ["Target", "close", "connected", "exchange", "head", "parse_target", "resolved"]
 
 PIECE = 1 << 16
 MOST_ANSWER = 1 << 26
@@ -34,6 +34,8 @@ class Target:
     """Path before ``/v1``, without a slash at its end."""
     tls: ssl.SSLContext | None = attrs.field(default=None, repr=False)
     key: str | None = attrs.field(default=None, repr=False)
+    address: str | None = None
+    """Of the host, once it is known; asked for at every connection otherwise."""
 
     @property
     def authority(self) -> str:
@@ -65,6 +67,21 @@ def parse_target(url: str, key: str | None = None) -> Target:
     return Target(parts.hostname, port or (443 if secure else 80), base, context, key)
 
 
+async def resolved(target: Target) -> Target:
+    """The same with an address at which somebody listens: names are looked up in threads, too slowly for a load.
+
+    Raises:
+        DeviceError: there is nobody.
+    """
+    try:
+        stream = await trio.open_tcp_stream(target.host, target.port)
+    except OSError as error:
+        raise DeviceError(f"{target}: {reason(error)}") from None
+    address = str(stream.socket.getpeername()[0])
+    await close(stream)
+    return attrs.evolve(target, address=address)
+
+
 @asynccontextmanager
 async def connected(target: Target, *, small_window: bool = False) -> AsyncIterator[trio.abc.Stream]:
     """A connection. Leaving closes it at once, whatever is under way on it.
@@ -72,7 +89,7 @@ async def connected(target: Target, *, small_window: bool = False) -> AsyncItera
     Raises:
         OSError: there is nobody, or it went wrong.
     """
-    tcp = await trio.open_tcp_stream(target.host, target.port)
+    tcp = await trio.open_tcp_stream(target.address or target.host, target.port)
     if small_window:
         tcp.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_RCVBUF, SMALL_WINDOW)
     stream: trio.abc.Stream = tcp
