@@ -46,7 +46,7 @@ ABOVE = Parameter(validator=Number(gt=0, lte=1e6))
 class TakenFlags:
     """What is taken of the trace."""
 
-    kind: Annotated[
+    trace_kind: Annotated[
         Kind | None, Parameter(group=TAKEN, help="Of the files; by default told by how they begin.")
     ] = None
     start: Annotated[
@@ -203,7 +203,7 @@ async def _run(
     from luce.replay.load.tally import Tally
     from luce.replay.load.target import resolved
 
-    kind = taken.kind or format_of(traces[0])
+    kind = taken.trace_kind or format_of(traces[0])
     window = Window(taken.start, taken.seconds, taken.requests, sent.rate, taken.output_tokens, sent.seed)
     warnings: list[str] = []
     requests = _scaled(load_requests(traces, kind, window, warnings), taken, sent)

@@ -72,7 +72,7 @@ def format_of(path: Path) -> Format:
         return "burstgpt"
     if line.count(b",") == 5 and line[:1].isdigit():
         return "servegen"
-    raise TraceFileError(path, "begins like no trace that is known; say what it is with --kind")
+    raise TraceFileError(path, "begins like no trace that is known; say what it is with --trace-kind")
 
 
 def load_requests(
