@@ -22,6 +22,7 @@ SAMPLES: dict[str, Any] = {
     "--rows": "2,3",
     "--synthetic": "luce-demo",
     "--format": "q4_k",
+    "--trace-kind": "vllm",
     "--pictures": "70",
     "--contexts": "7",
     "--prompts": "9,8",
