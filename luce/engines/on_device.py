@@ -9,11 +9,13 @@ import attrs
 
 from luce.compute.device import Device
 from luce.engines.choose_device import AUTO, choose_device
-from luce.engines.qwen35.config import Qwen35Config
+from luce.engines.qwen35.config import Qwen35Config, VisionConfig
 from luce.engines.qwen35.device.budget import RESERVED, DevicePlan, fit_device
 from luce.engines.qwen35.device.descriptors import BLOCK_ROWS
 from luce.engines.qwen35.device.loading import deferred_headers, load_deferred, tiled_output
 from luce.engines.qwen35.device.plan import DeviceSizes, chunk_rows_for
+from luce.engines.qwen35.device.products import few_rows, many_rows
+from luce.engines.qwen35.device.vision import vision_arrays, vision_weight_bytes
 from luce.engines.qwen35.device.weights import list_weights
 from luce.engines.qwen35.loading import LoadProgress
 from luce.engines.qwen35.memory import MemoryOptions
@@ -24,6 +26,9 @@ from luce.weights.model_files import ModelFiles
 __all__ = ["OnDevice", "place", "plan_on_device"]
 
 log = logging.getLogger(__name__)
+
+VISION_ROOM = 64 << 20
+"""For vectors, tables and the scratch of products of the vision tower."""
 
 
 @attrs.frozen(eq=False)
@@ -61,6 +66,12 @@ def place(
     )
 
 
+def vision_bytes(config: VisionConfig, patches: int) -> int:
+    """What the vision tower takes of a device's memory for pictures of up to so many patches."""
+    arrays = sum(spec.nbytes for spec in vision_arrays(config, patches))
+    return arrays + vision_weight_bytes(config) + VISION_ROOM
+
+
 def plan_on_device(
     device: Device,
     config: Qwen35Config,
@@ -83,7 +94,12 @@ def plan_on_device(
     budget = max_memory
     if budget is None:
         budget = max(device.free_bytes() - RESERVED, 0)
-    sizes = DeviceSizes(memory.slots, 1, memory.context, chunk_rows_for(memory.context))
+    patches = 0
+    if config.vision is not None and few_rows(device.arch) and many_rows(device.arch):
+        patches = memory.context * config.vision.merge_size**2
+        patches = min(patches, memory.largest_picture or patches)
+        budget -= vision_bytes(config.vision, patches)
+    sizes = DeviceSizes(memory.slots, 1, memory.context, chunk_rows_for(memory.context), patches)
     return fit_device(
         device,
         config.text,

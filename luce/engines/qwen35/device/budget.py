@@ -10,6 +10,8 @@ from luce.compute.device import Device
 from luce.engines.qwen35.config import Qwen35Config, TextConfig
 from luce.engines.qwen35.device.descriptors import BLOCK_ROWS
 from luce.engines.qwen35.device.plan import DeviceSizes, device_arrays
+from luce.engines.qwen35.device.vision import vision_arrays as device_vision_arrays
+from luce.engines.qwen35.device.vision import vision_weight_bytes
 from luce.engines.qwen35.device.weights import Text
 from luce.engines.qwen35.memory import MemoryPlan, format_bytes
 from luce.engines.qwen35.memory_parts import ArraySpec, vision_arrays
@@ -43,10 +45,17 @@ class DevicePlan:
 
 
 def device_memory_plan(config: Qwen35Config, host: MemoryPlan, found: DevicePlan) -> MemoryPlan:
-    """What serving takes where the text model is on a device: its arrays there; the vision tower and requests' memory
-    on the host, as in ``host``."""
-    vision = () if config.vision is None else tuple(vision_arrays(config.vision))
-    return attrs.evolve(host, arrays=(*found.arrays, *vision), released=())
+    """What serving takes where the text model is on a device: its arrays there, the vision tower there or on the host,
+    and requests' memory on the host, as in ``host``."""
+    requested = host.requested
+    vision: tuple[ArraySpec, ...] = ()
+    if config.vision is not None and (patches := found.sizes.max_patches):
+        weights = ArraySpec("vision tower", "weights", (vision_weight_bytes(config.vision),), "uint8")
+        vision = (weights, *device_vision_arrays(config.vision, patches))
+        requested = tuple(spec for spec in requested if spec.part != "encoding")
+    elif config.vision is not None:
+        vision = tuple(vision_arrays(config.vision))
+    return attrs.evolve(host, arrays=(*found.arrays, *vision), released=(), requested=requested)
 
 
 def fit_device(

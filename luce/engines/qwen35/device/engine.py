@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from luce.compute.device import Device
 from luce.engines.qwen35.commands import CommandEngine, StepTicket
-from luce.engines.qwen35.config import Qwen35Config
+from luce.engines.qwen35.config import Qwen35Config, VisionConfig
 from luce.engines.qwen35.device.audit import audit_blocks, audit_slot, audit_stored
 from luce.engines.qwen35.device.inspection import forward_all
 from luce.engines.qwen35.device.plan import DeviceSizes
@@ -24,10 +24,11 @@ from luce.engines.qwen35.device.results import DeviceTicket
 from luce.engines.qwen35.device.runner import Runner
 from luce.engines.qwen35.device.setting_up import set_up
 from luce.engines.qwen35.device.slots import DeviceSlot
+from luce.engines.qwen35.device.vision import DeviceVision
 from luce.engines.qwen35.device.waiter import Waiter
 from luce.engines.qwen35.slots import Slot
 from luce.engines.qwen35.vision import VisionTower
-from luce.engines.qwen35.weights import Qwen35Weights
+from luce.engines.qwen35.weights import Qwen35Weights, VisionWeights
 from luce.engines.seam import Capabilities, PatchImage, SlotSpec, StepPlan, WorkKind
 from luce.errors import RequestError
 
@@ -35,6 +36,15 @@ __all__ = ["DeviceEngine"]
 
 F32 = npt.NDArray[np.float32]
 T = TypeVar("T")
+
+
+def _tower(
+    device: Device, config: VisionConfig, weights: VisionWeights, max_patches: int
+) -> Callable[[PatchImage], F32]:
+    """Encodes a picture: on a stream of its own, or on the CPU."""
+    if max_patches:
+        return DeviceVision(device, config, weights, max_patches)
+    return VisionTower(config, weights)
 
 
 class DeviceEngine(CommandEngine):
@@ -77,9 +87,9 @@ class DeviceEngine(CommandEngine):
             device.synchronize()
         pool = self._runner.pool
         self.pool = pool
-        self._vision = None
+        self._vision: Callable[[PatchImage], F32] | None = None
         if config.vision is not None and weights.vision is not None:
-            self._vision = VisionTower(config.vision, weights.vision)
+            self._vision = _tower(device, config.vision, weights.vision, sizes.max_patches)
         capabilities = Capabilities(
             num_slots=pool.num_slots,
             block_size=pool.block_size,
@@ -107,7 +117,7 @@ class DeviceEngine(CommandEngine):
     # -- the caller's side ----------------------------------------------------------------------------------------
 
     def encode(self, image: PatchImage) -> F32:
-        """Rows [num_tokens, hidden] of one picture, on the caller's thread.
+        """Rows [num_tokens, hidden] of one picture; returns when they are there. One call at a time.
 
         Raises:
             RequestError: the model has no vision tower, or the picture does not fit it.

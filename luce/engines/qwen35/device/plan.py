@@ -41,6 +41,8 @@ class DeviceSizes:
     """Longest sequence in tokens, prompt and answer."""
     chunk_rows: int = CHUNK_ROWS_DEFAULT
     """Rows of one pass of prefill, a multiple of 64."""
+    max_patches: int = 0
+    """Of a picture that is encoded on the device; 0: pictures are encoded on the CPU."""
 
 
 def scratch_of(
