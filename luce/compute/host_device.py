@@ -12,6 +12,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -167,7 +168,12 @@ class HostDevice:
         self._options = ("-O2", *(("-DLUCE_HOST_THREADS", "-pthread") if threads else ()), *options)
         self._poison = poison
         self._modules: dict[Path, ctypes.CDLL] = {}
-        self.recording: list[Callable[[], None]] | None = None
+        self._captures = threading.local()
+
+    @property
+    def recording(self) -> list[Callable[[], None]] | None:
+        """What is captured on this thread; another thread's launches are no part of it."""
+        return getattr(self._captures, "commands", None)
 
     def free_bytes(self) -> int:
         return 1 << 34
@@ -233,12 +239,13 @@ class HostDevice:
 
     def capture(self, record: Callable[[], None]) -> _HostGraph:
         assert self.recording is None, "captures do not nest"
-        self.recording = []
+        commands: list[Callable[[], None]] = []
+        self._captures.commands = commands
         try:
             record()
-            return _HostGraph(tuple(self.recording))
+            return _HostGraph(tuple(commands))
         finally:
-            self.recording = None
+            self._captures.commands = None
 
     def synchronize(self) -> None:
         return

@@ -32,6 +32,7 @@ def new_device_engine(
     chunk_rows: int = 192,
     eager: bool = False,
     device: Device | None = None,
+    max_patches: int = 0,
     **_: object,
 ) -> DeviceEngine:
     """What belongs to nobody holds NaN. Some passes of the tests are longer than ``chunk_rows``."""
@@ -39,7 +40,7 @@ def new_device_engine(
         device or device_of_tests(),
         config,
         weights,
-        DeviceSizes(num_slots, num_blocks, max_context, chunk_rows),
+        DeviceSizes(num_slots, num_blocks, max_context, chunk_rows, max_patches),
         num_token_ids=SAMPLED_IDS if config.text.vocab_size == 120 else None,
         eager=eager,
         poison=True,
