@@ -36,6 +36,10 @@ FLAGS = (
 )  # fmt: skip
 
 
+_ONE_AT_A_TIME = threading.Lock()
+"""A compiled module holds the block that runs in its own variables, whichever thread or device asks for it."""
+
+
 def host_compiler() -> str | None:
     """The system's C++ compiler (``CXX``, c++, g++, clang++), if there is one."""
     for name in (os.environ.get("CXX"), "c++", "g++", "clang++"):
@@ -105,7 +109,8 @@ class HostKernel:
         cells = [_argument(value) for value in args]
         pointers = (ctypes.c_void_p * len(cells))(*(ctypes.addressof(cell) for cell in cells))
         shape = (ctypes.c_int32 * 4)(*grid, block)
-        failure = self.entry(shape, ctypes.c_int64(shared), pointers)
+        with _ONE_AT_A_TIME:
+            failure = self.entry(shape, ctypes.c_int64(shared), pointers)
         if failure:
             raise DeviceError(f"kernel {self.name}: {failure.decode()}")
 

@@ -6,14 +6,17 @@ import pytest
 
 from luce.compute.host_device import HostDevice
 from luce.engines.choose_device import choose_device
-from luce.engines.qwen35.device.budget import MOST_SHARES, fit_device
+from luce.engines.on_device import plan_on_device, vision_bytes
+from luce.engines.qwen35.device.budget import MOST_SHARES, device_memory_plan, fit_device
 from luce.engines.qwen35.device.plan import DeviceSizes
 from luce.engines.qwen35.device.weights import conversions, list_weights
+from luce.engines.qwen35.memory import MemoryOptions, plan_memory
 from luce.errors import ConfigError
 from tests.engines.models import demo_config, random_weights
 
 CONFIG = demo_config(512)
-TEXT = list_weights(random_weights(CONFIG))
+WEIGHTS = random_weights(CONFIG)
+TEXT = list_weights(WEIGHTS)
 DEVICE = HostDevice()
 SIZES = DeviceSizes(num_slots=4, num_blocks=1, max_context=1000, chunk_rows=256)
 
@@ -72,3 +75,26 @@ def test_without_cupy_a_gpu_says_what_to_install(monkeypatch: pytest.MonkeyPatch
     assert choose_device("auto") is None
     with pytest.raises(ConfigError, match=r"pip install 'luce\[cuda13\]'"):
         choose_device("cuda:0")
+
+
+def test_pictures_are_planned_on_the_device() -> None:
+    """Room for the tower and the largest picture is left to it, and none on the host for encoding."""
+    options = MemoryOptions(4, 1000, largest_picture=400)
+    assert CONFIG.vision is not None
+    room = vision_bytes(CONFIG.vision, 400)
+    needed = plan_on_device(DEVICE, CONFIG, WEIGHTS, options, 1 << 40).total
+    plan = plan_on_device(DEVICE, CONFIG, WEIGHTS, options, needed + room)
+    assert plan.sizes.max_patches == 400 and plan.total == needed
+    tighter = plan_on_device(DEVICE, CONFIG, WEIGHTS, options, needed + room - 1)
+    assert tighter.sizes.num_blocks < plan.sizes.num_blocks
+    host = plan_memory(CONFIG, options)
+    assert "encoding" in host.request_parts
+    whole = device_memory_plan(CONFIG, host, plan)
+    assert "encoding" not in whole.request_parts
+    assert plan.total < whole.total <= plan.total + room
+
+    other = HostDevice()
+    other.arch = "sm_80"
+    on_host = plan_on_device(other, CONFIG, WEIGHTS, options, 1 << 40)
+    assert on_host.sizes.max_patches == 0
+    assert "encoding" in device_memory_plan(CONFIG, host, on_host).request_parts

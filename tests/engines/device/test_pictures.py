@@ -65,7 +65,9 @@ def test_encoded_beside_steps_with_the_bits_it_has_alone(engine: DeviceEngine) -
     try:
         driver = Driver(engine)
         sequence = driver.open(spec, slot=1)
-        driver.prefill(sequence, 70, *range(71, len(spec.token_ids)))  # steps of one row: eager, captured, replayed
+        driver.prefill(
+            sequence, 70, *range(71, len(spec.token_ids))
+        )  # steps of one row: eager, captured, replayed
     finally:
         stop.set()
         thread.join()
