@@ -41,6 +41,7 @@ from luce.actors.request_guards import RequestGuards
 from luce.actors.request_timers import RequestTimers
 from luce.actors.submission import Handle, Submission, Timings, Usage, prefix_keys
 from luce.actors.token_buffer import Delta, End, TokenBuffer
+from luce.actors.tracing import tell_further_rows
 from luce.charts.interpreter import Configuration, Machine, Send
 from luce.engines.seam import Capabilities, SlotSpec
 from luce.errors import IllegalEvent, LuceError
@@ -228,10 +229,11 @@ class Request:
 
     def extend_keys(self, rows: int) -> None:
         """Have keys for the first ``rows`` rows, generated ones included."""
-        keys = self.keys
-        if keys is not None and rows > len(keys):
+        if (keys := self.keys) is not None and rows > len(keys):
             first = len(self.submission.prompt.token_ids)
-            keys.extend(self._tokens[len(keys) - first : rows - first])
+            tokens = self._tokens[len(keys) - first : rows - first]
+            tell_further_rows(self._wiring.events, self.order, len(keys), tokens)
+            keys.extend(tokens)
 
     @property
     def handle(self) -> Handle:
@@ -266,8 +268,7 @@ class Request:
         self._let_go_of_pictures()
 
     def _let_go_of_pictures(self) -> None:
-        """Patches and rows are large, and what refers to this request refers back to it (guards, token buffer): they
-        would stay until the garbage collector's next full round, which comes once in thousands of requests."""
+        """They are large, and what this request refers to refers back: they would stay until a full collection."""
         self.spec.image_rows = []
         self.submission = self.submission.without_pictures()
 

@@ -30,7 +30,14 @@ from luce.actors.request_guards import RequestGuards
 from luce.actors.step_loop import LoopGuards, StepLoop
 from luce.actors.submission import Handle, Submission
 from luce.actors.token_buffer import End
-from luce.actors.tracing import arrival, refused, snapshot, tell_illegal_events, trace_header
+from luce.actors.tracing import (
+    arrival,
+    refused,
+    snapshot,
+    tell_illegal_events,
+    tell_prompt_rows,
+    trace_header,
+)
 from luce.actors.wiring import Wiring
 from luce.charts.interpreter import Machine, Send
 from luce.charts.loader import load_chart
@@ -256,6 +263,8 @@ class Service:
                 request.mask is not None,
                 self.events.content,
             )
+            if request.keys is not None:
+                tell_prompt_rows(self.events, request.order, request.submission)
             request.start()
             nursery.start_soon(request.run)
         return tuple(request.handle for request in requests)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 import msgspec
+import numpy as np
 
 from luce.actors.submission import Submission
 from luce.charts.interpreter import Machine
@@ -23,6 +24,7 @@ from luce.errors import IllegalEvent
 from luce.sampling.parameters import SamplingParams
 from luce.scheduling.block_states import BlockChanges
 from luce.scheduling.state import Decision, Grant, LoopState, Park, Policy, Resume
+from luce.trace.common_prefixes import Rows
 from luce.trace.events import EventStream
 from luce.trace.recorder import run_name
 from luce.trace.schema import (
@@ -56,7 +58,9 @@ __all__ = [
     "recorded_policy",
     "refused",
     "snapshot",
+    "tell_further_rows",
     "tell_illegal_events",
+    "tell_prompt_rows",
     "trace_header",
 ]
 
@@ -190,6 +194,32 @@ def arrival(
     )
 
 
+def tell_prompt_rows(events: EventStream, order: int, submission: Submission) -> None:
+    """Note a prompt that may begin like another one, unless it is recorded anyway."""
+    if events.detailed and not events.content:
+        events.detail(_prompt_rows, order, submission)
+
+
+def tell_further_rows(events: EventStream, order: int, start: int, tokens: list[int]) -> None:
+    """Note rows of an answer that may be those of another one, too, unless they are recorded anyway."""
+    if events.detailed and not events.content:
+        events.detail(_further_rows, order, start, tokens)
+
+
+def _prompt_rows(order: int, submission: Submission) -> Rows:
+    prompt = submission.prompt
+    elements = prompt.token_ids.astype(np.int32)
+    for span in prompt.spans:
+        name = blake2b(submission.images[span.image].digest, digest_size=4).digest()
+        mixed = int.from_bytes(name, "little") + 0x9E3779B1 * np.arange(span.length, dtype=np.int64)
+        elements[span.start : span.start + span.length] = -1 - mixed % (1 << 31)
+    return Rows(order, 0, elements)
+
+
+def _further_rows(order: int, start: int, tokens: list[int]) -> Rows:
+    return Rows(order, start, np.array(tokens, np.int32))
+
+
 def _picture(image: PatchImage, start: int, content: bool) -> Picture:
     values = image.values.tobytes() if content else None
     return Picture(image.digest, image.num_tokens, image.grid, start, values, image.scale is not None)
@@ -230,6 +260,7 @@ def trace_header(service: Service, content: bool) -> Header:
         options=_builtins(settled),
         capabilities=_builtins(model.engine.capabilities),
         versions={"python": platform.python_version(), **_versions()},
+        prefixes=model.engine.capabilities.snapshots and not content,
     )
 
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
 import attrs
 import msgspec
 
-from luce.trace.columns import BlockWriter
-from luce.trace.events import News
+from luce.trace.columns import BlockWriter, Located
+from luce.trace.common_prefixes import CommonPrefixes, Rows
+from luce.trace.events import News, Note
 from luce.trace.frames import MAGIC, FrameKind, frame
 from luce.trace.schema import Gap, Header, Snapshot
 
@@ -19,6 +21,8 @@ __all__ = ["SUFFIX", "Limits", "TraceFiles", "trace_files"]
 SUFFIX = ".ltrace"
 BLOCK = 4096
 """Records in a block at most, which bounds what a reader holds."""
+LEAST_REMEMBERED = 1 << 20
+"""Tokens, 4 bytes each."""
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -63,6 +67,7 @@ class TraceFiles:
         self._number = 0
         self._file: BinaryIO | None = None
         self._blocks = BlockWriter()
+        self._prefixes = CommonPrefixes(_remembered(header))
         self._size = 0
         self.total_bytes = 0
         """Of this run, files that are gone included."""
@@ -83,7 +88,7 @@ class TraceFiles:
             clock: what the clock of the records says now.
         """
         first, entries, pending, lost = news
-        details = [(seq, t, make(*given)) for seq, t, make, given in pending]
+        details = list(self._made(pending))
         if lost:
             at = clock if not entries else entries[0][0]
             self._append(FrameKind.BLOCK, self._blocks.block(first, (), [(first, at, Gap(lost))]))
@@ -101,6 +106,14 @@ class TraceFiles:
         self.total_records += len(entries)
         if next_file is not None:
             self._begin(first + len(entries), next_file, clock)
+
+    def _made(self, pending: Iterable[Note]) -> Iterator[Located]:
+        for seq, t, make, given in pending:
+            made = make(*given)
+            if isinstance(made, Rows):
+                made = self._prefixes.add(made)
+            if made is not None:
+                yield seq, t, made
 
     def close(self) -> None:
         if self._file is not None:
@@ -143,3 +156,10 @@ class TraceFiles:
                 return
             path.unlink()
             held -= size
+
+
+def _remembered(header: Header) -> int:
+    """Tokens for as long as anything of them can be cached: several times those of all KV blocks, and of who waits."""
+    said = header.capabilities
+    blocks, size, context = (int(said.get(name, 0)) for name in ("num_blocks", "block_size", "max_context"))
+    return max(LEAST_REMEMBERED, 4 * blocks * size + 32 * context)

@@ -15,6 +15,7 @@ import msgspec
 
 __all__ = [
     "VERSION",
+    "Alike",
     "Arrival",
     "Detail",
     "Encoded",
@@ -66,6 +67,9 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     """What the engine declared."""
     versions: dict[str, str]
     """Of luce, Python and what answers may depend on."""
+    prefixes: bool = False
+    """:class:`Alike` says which requests begin alike. Not in traces with content, which say it anyway, nor where the
+    engine keeps no prefixes, nor in those of an earlier luce."""
 
 
 class LiveMachine(msgspec.Struct, frozen=True, array_like=True):
@@ -140,6 +144,18 @@ class Arrival(msgspec.Struct, frozen=True, tag="arrival", omit_defaults=True):
     """Digest of its cache salt, where it has one: requests of different salts share no prefix."""
     form: dict[str, Any] | None = None
     """Content: the :class:`luce.constraints.wish.ConstraintWish` that its answer is held to."""
+
+
+class Alike(msgspec.Struct, frozen=True, tag="alike"):
+    """A request has more in common with another one than was known: of its prompt, which stands before this, or of its
+    answer as far as it is in whole KV blocks. Nothing before it said of any other one that it had more."""
+
+    order: int
+    other: int
+    """Number of the other one's arrival."""
+    common: int
+    """Rows from the first on, of prompt and answer, that are the same tokens and the same pictures. The next one of the
+    two is not, where both have one."""
 
 
 class Refused(msgspec.Struct, frozen=True, tag="refused"):
@@ -255,4 +271,4 @@ class Unknown(msgspec.Struct, frozen=True):
     tag: str
 
 
-Detail = Arrival | Refused | Planned | Launched | Landed | Failed | Encoded | Gap | Illegal
+Detail = Arrival | Alike | Refused | Planned | Launched | Landed | Failed | Encoded | Gap | Illegal

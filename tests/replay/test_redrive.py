@@ -9,10 +9,11 @@ from typing import Any
 import attrs
 import msgspec
 import pytest
+import trio
 
 from luce.actors import prefix_cache
 from luce.cli.main import _run as cli
-from luce.engines.fake.engine import deepseek_capabilities
+from luce.engines.fake.engine import FakeEngine, Mode, deepseek_capabilities, fake_capabilities
 from luce.errors import ConfigError, TraceFileError
 from luce.replay.redrive.driver import Redrive, drive
 from luce.replay.redrive.script import script_of
@@ -21,7 +22,9 @@ from luce.scheduling.state import Decision, LoopState
 from luce.trace.events import EventRecord
 from luce.trace.files import Limits
 from luce.trace.reader import FileStart, Item, read_header, read_trace, trace_paths
-from luce.trace.schema import Arrival, Gap, Landed, Launched, Planned
+from luce.trace.schema import Alike, Arrival, Gap, Landed, Launched, Planned
+from tests.actors.harness import ask, read, read_all, serving
+from tests.actors.test_prefix_cache import next_turn
 from tests.sim import simulator
 from tests.sim.crowd import BROKEN, serve_crowd
 from tests.sim.simulator import Faults, simulate
@@ -69,16 +72,62 @@ def test_staged_passes(tmp_path: Path) -> None:
     assert found.parted is None and found.records == sum(report.events.values())
 
 
+def details(items: list[Item], kind: type) -> list[Any]:
+    return [
+        item[2]
+        for item in items
+        if not isinstance(item, EventRecord | FileStart) and isinstance(item[2], kind)
+    ]
+
+
+@pytest.mark.parametrize(("seed", "depth"), [(3, 1), (4, 2)])
+def test_without_content(seed: int, depth: int, tmp_path: Path) -> None:
+    """Which prompts and answers begin alike is all that is known of them, and all that it takes."""
+    report = serve_crowd(seed, 120, depth=depth, trace=tmp_path, faults=FAULTS)
+    items = items_of(tmp_path)
+    assert not any(arrival.token_ids or arrival.positions for arrival in details(items, Arrival))
+    assert not any(landed.sampled for landed in details(items, Landed))
+    found = again(items)
+    assert found.parted is None and found.records == sum(report.events.values())
+    assert report.events["prefix_entry lock"] > 10 and len(details(items, Alike)) > 50
+    nothing = [
+        item for item in items if isinstance(item, EventRecord | FileStart) or not isinstance(item[2], Alike)
+    ]
+    assert again(nothing).parted is not None, "hits come of it"
+
+
+@pytest.mark.trio
+async def test_answers_are_alike_without_content(tmp_path: Path) -> None:
+    """Blocks that equal answers fill have one name, also where the next turn brings them in its prompt."""
+    engine = FakeEngine(fake_capabilities(block_size=4), mode=Mode.INLINE)
+    async with serving(engine, recorder=StepRecorder(tmp_path)) as service:
+        asked = ask(1, rows=9, tokens=15)
+        first, *_ = await read_all(service, [asked, attrs.evolve(asked, id="r2"), ask(3, rows=9, tokens=15)])
+        turn = attrs.evolve(next_turn(asked, list(first.tokens)), id="r4")
+        handle = service.submit(turn)
+        await read(handle)
+        cached = handle.usage.cached_tokens
+    items = items_of(tmp_path)
+    common = {(alike.order, alike.other): alike.common for alike in details(items, Alike)}
+    assert cached == 8 and common[1, 0] > 16 and common[3, 0] > 16
+    assert await trio.to_thread.run_sync(lambda: again(items).parted) is None
+
+
 def test_without_content_where_no_prefixes_are_cached(tmp_path: Path) -> None:
     report = serve_crowd(7, 80, depth=2, trace=tmp_path, faults=FAULTS, snapshots=False)
     items = items_of(tmp_path)
-    assert not any(
-        item[2].token_ids
-        for item in items
-        if not isinstance(item, EventRecord | FileStart) and isinstance(item[2], Arrival)
-    )
+    assert not details(items, Alike)
     found = again(items)
     assert found.parted is None and found.records == sum(report.events.values())
+
+
+def test_what_cannot_be_alike(tmp_path: Path, crowd: Path) -> None:
+    start = items_of(crowd)[0]
+    for nonsense in (Alike(1, 1, 3), Alike(2, 1, 3)):
+        with pytest.raises(
+            TraceFileError, match=f"requests {nonsense.order} and 1 cannot be alike for 3 rows"
+        ):
+            script_of([start, (0, 0.0, Alike(2, 0, 5)), (0, 0.0, nonsense)])
 
 
 def test_many_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -267,7 +316,9 @@ def test_a_trace_that_was_changed_is_found(crowd: Path, change: Change) -> None:
 def test_refusals(tmp_path: Path, crowd: Path) -> None:
     head = read_header(trace_paths([crowd])[0]).header
     script = script_of(items_of(crowd))
-    with pytest.raises(ConfigError, match=r"^TRACE: it has no content, and its server kept prefixes"):
+    with pytest.raises(
+        ConfigError, match=r"^TRACE: an earlier luce recorded it, without content, and its server"
+    ):
         drive(msgspec.structs.replace(head, content=False), script, [])
     with pytest.raises(ConfigError, match=r"^TRACE: its header does not say what its server was: "):
         drive(header(), script, [])

@@ -155,7 +155,7 @@ def test_csv_has_a_row_for_everything(trace: list[Item]) -> None:
         assert float(row["t"]) == (item.t if isinstance(item, EventRecord) else item[1])  # type: ignore[index]
     kinds = Counter(row["kind"] for row in rows)
     assert (
-        {"event", "arrival", "plan", "launch", "result", "failed", "encode", "refused"}
+        {"event", "arrival", "alike", "plan", "launch", "result", "failed", "encode", "refused"}
         >= kinds.keys()
         > {"event", "plan"}
     )

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from luce.actors.submission import Submission
 from luce.engines.seam import PatchImage
-from luce.replay.redrive.script import AnswerScript
+from luce.replay.redrive.script import AnswerScript, Script
+from luce.replay.redrive.sequences import Sequences
 from luce.replay.redrive.world import STOP, RecordedConstraint
 from luce.replay.submissions import prompt_of, recorded_params
 from luce.trace.schema import Arrival
@@ -19,14 +19,14 @@ __all__ = ["submissions_of"]
 _NO_PATCHES = np.zeros((0, 0), np.uint8)
 
 
-def submissions_of(arrivals: list[Arrival], scripts: Mapping[str, AnswerScript]) -> list[Submission]:
+def submissions_of(arrivals: list[Arrival], script: Script) -> list[Submission]:
     """Of requests that have one prompt.
 
     Raises:
         ValueError: the trace contradicts itself, or says what this luce does not know.
     """
-    prompt = prompt_of(arrivals[0], *_rows(arrivals[0]))
-    return [_submission(arrival, prompt, scripts[arrival.id]) for arrival in arrivals]
+    prompt = prompt_of(arrivals[0], *_rows(arrivals[0], script.sequences))
+    return [_submission(arrival, prompt, script.answers[arrival.id]) for arrival in arrivals]
 
 
 def _submission(arrival: Arrival, prompt: Any, script: AnswerScript) -> Submission:
@@ -49,10 +49,9 @@ def _submission(arrival: Arrival, prompt: Any, script: AnswerScript) -> Submissi
     )
 
 
-def _rows(arrival: Arrival) -> tuple[bytes, bytes]:
-    """Token ids and positions; where the trace has none, ids that no other prompt has."""
+def _rows(arrival: Arrival, sequences: Sequences) -> tuple[bytes, bytes]:
+    """Token ids and positions; where the trace has none, others that are alike where those were."""
     if arrival.token_ids is not None and arrival.positions is not None:
         return arrival.token_ids, arrival.positions
-    ids = np.zeros(arrival.prompt_tokens, "<i4")
-    ids[:1] = arrival.order
-    return ids.tobytes(), np.zeros((3, arrival.prompt_tokens), "<i4").tobytes()
+    ids = sequences.tokens(arrival.order, arrival.prompt_tokens)
+    return ids.astype("<i4").tobytes(), np.zeros((3, arrival.prompt_tokens), "<i4").tobytes()

@@ -144,9 +144,7 @@ class _Driver:
         self._requests: dict[str, Request] = {}
         self._turn, self._timers, self._masks = GatedTurn(), RecordedTimers(), RecordedMasks()
         self._encode = RecordedEncoder()
-        self._device = RecordedDevice(
-            capabilities, script.answers, lambda slot: self.service.loop.running[slot]
-        )
+        self._device = RecordedDevice(capabilities, script, lambda slot: self.service.loop.running[slot])
         model = LoadedModel(
             name="recorded",
             engine=self._device,
@@ -264,9 +262,10 @@ class _Driver:
 
     def _cause(self) -> Item:
         for item in self._following():
-            if isinstance(item, FileStart):
-                continue
-            if not (isinstance(item, EventRecord) and item.machine in PASSIVE):
+            if isinstance(item, EventRecord):
+                if item.machine not in PASSIVE:
+                    return item
+            elif told(item) is not None:
                 return item
         raise self._broken_off("nothing in the trace does it")
 
@@ -372,7 +371,7 @@ class _Driver:
                 if isinstance(item[2], Arrival):
                     arrivals.append(item[2])
         try:
-            submissions = submissions_of(arrivals, self._script.answers)
+            submissions = submissions_of(arrivals, self._script)
         except ValueError as error:
             raise _PartError(f"request {first.id}: {error}") from None
         orders = len(self.service.requests)

@@ -13,9 +13,10 @@ from typing import Final
 import attrs
 
 from luce.errors import TraceFileError
+from luce.replay.redrive.sequences import Sequences
 from luce.trace.events import EventRecord
 from luce.trace.reader import FileStart, Item
-from luce.trace.schema import Arrival, Gap
+from luce.trace.schema import Alike, Arrival, Gap
 
 __all__ = ["AnswerScript", "Script", "script_of"]
 
@@ -42,6 +43,8 @@ class Script:
     """By request id."""
     memory: dict[str, deque[int | None]] = attrs.field(factory=dict)
     """What was read of free memory, by what for."""
+    sequences: Sequences = attrs.field(factory=Sequences)
+    """What stands for tokens that the trace does not have."""
     end: int = -1
     """Number of the last record; a file that is being written may have more when it is read again."""
     whole: bool = False
@@ -79,6 +82,11 @@ def script_of(items: Iterable[Item]) -> Script:
         elif isinstance(item[2], Arrival):
             first = bytearray(b"m" if item[2].masked else b"f")
             script.answers[item[2].id] = AnswerScript(item[2].constrained, forms=first)
+        elif isinstance(item[2], Alike):
+            try:
+                script.sequences.learn(item[2])
+            except ValueError as error:
+                raise TraceFileError(path, str(error)) from None
         elif isinstance(item[2], Gap):
             raise TraceFileError(path, f"{item[2].lost} records before {item[0]} are missing")
     return script

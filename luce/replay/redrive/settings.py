@@ -24,10 +24,10 @@ def settings_of(header: Header) -> tuple[ServiceOptions, Capabilities]:
         capabilities = msgspec.convert(header.capabilities, Capabilities)
     except msgspec.ValidationError as error:
         raise ConfigError(f"its header does not say what its server was: {error}", flag="TRACE") from None
-    if not header.content and capabilities.snapshots and options.prefix_bytes != 0:
+    if capabilities.snapshots and options.prefix_bytes != 0 and not (header.content or header.prefixes):
         raise ConfigError(
-            "it has no content, and its server kept prefixes: which prompts begin alike is not in it; record with "
-            "--trace-content, or with --prefix-memory 0",
+            "an earlier luce recorded it, without content, and its server kept prefixes: which prompts begin alike is "
+            "not in it; record it again",
             flag="TRACE",
         )
     # What the queue and buffers hold decides nothing here: who was refused, and who did not read, is in the trace.

@@ -6,6 +6,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Hashable
 from typing import Final
+from weakref import WeakKeyDictionary
 
 import attrs
 import numpy as np
@@ -32,7 +33,7 @@ from luce.engines.seam import (
     WorkOutcome,
 )
 from luce.errors import DeviceError, LuceError
-from luce.replay.redrive.script import AnswerScript
+from luce.replay.redrive.script import AnswerScript, Script
 from luce.trace.schema import Encoded, Failed, Landed
 
 __all__ = [
@@ -171,22 +172,24 @@ class RecordedDevice:
 
     Args:
         capabilities: those of the recorded one.
-        scripts: when answers end by themselves, by request id.
+        script: when answers end by themselves, and what stands for tokens that the trace does not have.
         owner: who has a slot at the moment.
     """
 
     def __init__(
         self,
         capabilities: Capabilities,
-        scripts: dict[str, AnswerScript],
+        script: Script,
         owner: Callable[[int], Request],
     ) -> None:
         self.capabilities = capabilities
-        self._scripts = scripts
+        self._script = script
         self._owner = owner
         self._flights: deque[_Ticket] = deque()
         self._fds = [os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC) for _ in range(capabilities.max_depth)]
         self._launches = 0
+        self._answers: WeakKeyDictionary[Request, npt.NDArray[np.int32]] = WeakKeyDictionary()
+        """Tokens made up for requests without content."""
 
     def open(self, slot: int, spec: SlotSpec) -> None: ...
 
@@ -238,14 +241,28 @@ class RecordedDevice:
             first = segment.start + segment.count - len(request.submission.prompt.token_ids)
             tokens = tuple(
                 SampledToken(self._token(request, first + at, token))
-                for at, token in enumerate(sampled or (0,))
+                for at, token in enumerate(sampled or (None,))
             )
         return Outcome(segment.slot, segment.count, tokens)
 
-    def _token(self, request: Request, number: int, token: int) -> int:
-        """The ``number``-th token of an answer, from 0: its last one is the one that ends it."""
-        script = self._scripts[request.submission.id]
-        return STOP if script.finished and number == script.taken - 1 else token
+    def _token(self, request: Request, number: int, token: int | None) -> int:
+        """The ``number``-th token of an answer, from 0: its last one is the one that ends it.
+
+        Args:
+            token: that was recorded; None: the trace has no content.
+        """
+        answer = self._script.answers[request.submission.id]
+        if answer.finished and number == answer.taken - 1:
+            return STOP
+        return self._made_up(request, number, answer.taken) if token is None else token
+
+    def _made_up(self, request: Request, number: int, taken: int) -> int:
+        ids = self._answers.get(request)
+        if ids is None:
+            prompt = len(request.submission.prompt.token_ids)
+            ids = self._script.sequences.tokens(request.order, prompt + taken)[prompt:]
+            self._answers[request] = ids
+        return int(ids[number]) if number < len(ids) else 0
 
     def _nbytes(self, kind: WorkKind, position: int) -> int:
         if kind is WorkKind.SAVE:
