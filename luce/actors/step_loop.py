@@ -279,6 +279,7 @@ class StepLoop:
         )
         self._launched.wake()
         self._wiring.events.detail(launched, step.number, len(segments), step.work, changes)
+        self._wiring.events.lull()
         metrics = self.metrics
         metrics.steps += 1
         metrics.step_rows.add(rows)

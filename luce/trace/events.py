@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import attrs
 import numpy as np
+import trio
 from numpy.typing import NDArray
 
 from luce.charts.interpreter import StepFields
@@ -187,6 +188,13 @@ class EventStream:
             self._readers.remove(reader)
             self.content = any(one.content for one in self._readers)
 
+    def lull(self) -> None:
+        """The loop has launched a step: until the device is done with it, the host has time for those who read."""
+        for reader in self._readers:
+            if reader.waits is not None:
+                reader.waits.set()
+                reader.waits = None
+
     def since(self, number: int) -> tuple[int, list[tuple[Any, ...]], int]:
         """Records from ``number`` on as far as they are still there: number of the first, records without their number,
         and how many are lost."""
@@ -253,6 +261,15 @@ class EventReader:
         self.next = stream.next_number
         """Number of the first record that it has not taken."""
         self.notes: list[Note] = []
+        self.waits: trio.Event | None = None
+        """Set by the stream at the next lull."""
+
+    async def lull(self, at_most: float) -> None:
+        """Return when work costs the step loop least: when it has just launched a step, or, while it launches none,
+        after ``at_most`` seconds."""
+        with trio.move_on_after(at_most):
+            self.waits = trio.Event()
+            await self.waits.wait()
 
     def take(self) -> News:
         """What has come since the last time."""

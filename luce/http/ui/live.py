@@ -72,6 +72,7 @@ class LiveEvents:
 
     async def next(self) -> bytes:
         await trio.sleep(self._wait)
+        await self._reader.lull(FRAME)
         now = trio.current_time()
         board = None
         if now >= self._next_board:
@@ -79,9 +80,7 @@ class LiveEvents:
         news = self._reader.take()
         quiet = not (news.entries or news.details or news.lost)
         self._wait = IDLE if quiet else FRAME
-        return await trio.to_thread.run_sync(
-            partial(self._frame, news, board, self._service.events.now()), abandon_on_cancel=False
-        )
+        return self._frame(news, board, self._service.events.now())
 
     def close(self) -> None:
         self._reader.close()

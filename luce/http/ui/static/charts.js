@@ -55,6 +55,7 @@ export class Charts {
     }
     this.panel.replaceChildren(svg);
     this.places.clear();
+    this.last = null;
     this.draw();
   }
 
@@ -87,10 +88,21 @@ export class Charts {
     return this.places.get(key);
   }
 
+  // How many of those that ended are still shown.
+  #fading() {
+    let count = 0;
+    for (const machine of this.store.machines.values()) if (machine.ended !== null && this.store.now - machine.ended <= 1.5) count += 1;
+    return count;
+  }
+
   draw() {
     const svg = this.drawn.get(this.shown);
     if (!svg || !svg.isConnected) return;
     const graph = svg.querySelector(".graph");
+    const size = Math.max(4, 6 / (graph.getScreenCTM()?.a ?? 1)); // seen at any zoom
+    const news = `${this.shown} ${this.store.version} ${size} ${this.#fading()}`;
+    if (news === this.last) return; // nothing moved
+    this.last = news;
     const chart = this.store.charts.get(this.shown);
     const compound = new Set([...svg.querySelectorAll(".cluster")].map((node) => node.id.slice(6)));
     const by = new Map();
@@ -111,7 +123,6 @@ export class Charts {
       for (const state of one.states) this.#place(svg, state)?.node.classList.add("illegal");
     }
     const d3 = globalThis.d3;
-    const size = Math.max(4, 6 / (graph.getScreenCTM()?.a ?? 1)); // seen at any zoom
     const at = (token) => {
       const place = this.#place(svg, token.state);
       if (!place) return [0, 0];

@@ -82,12 +82,16 @@ function alarm() {
   }));
 }
 
+const PERIOD = 30; // milliseconds between two frames at least: the news come twenty times a second
 let paused = null;
+let drawn = 0;
 function hold(held) {
   if (held) timeline.pause(); else timeline.follow();
 }
-function draw() {
+function draw(at) {
   requestAnimationFrame(draw);
+  if (at - drawn < PERIOD) return;
+  drawn = at;
   if (paused !== timeline.paused) {
     paused = timeline.paused;
     $("pause").setAttribute("aria-pressed", paused);

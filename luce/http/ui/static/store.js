@@ -20,6 +20,7 @@ export class Store {
   constructor() { this.clear({ live: true, now: 0, wall: 0, charts: [], machines: [], slots: 0, blocks: 0, model: "" }); }
 
   clear(hello) {
+    this.version = (this.version ?? 0) + 1; // of where machines stand
     this.hello = hello;
     this.now = hello.now;
     this.charts = new Map(hello.charts.map((chart) => [chart.name, chart]));
@@ -46,6 +47,7 @@ export class Store {
     for (const strip of news.strips) this.#strip(strip);
     for (const one of news.illegal) {
       this.illegal.push(one);
+      this.version += 1;
       const machine = this.machine(one.machine, one.id);
       if (machine) {
         const later = machine.events.findIndex((event) => event[0] >= one.t && event[1] !== one.event);
@@ -60,6 +62,7 @@ export class Store {
   #start(chart, id, states, t) {
     const machine = { chart, id, states, since: t, events: [], illegal: false, ended: null };
     this.machines.set(`${chart} ${id}`, machine);
+    this.version += 1;
     for (const state of states) this.#enter(chart, state);
     return machine;
   }
@@ -80,6 +83,7 @@ export class Store {
       for (const state of states) if (!machine.states.includes(state)) { this.#enter(chart, state); machine.entries.set(state, t); }
       machine.states = states;
       machine.since = t;
+      this.version += 1;
     }
     machine.events.push([t, event, bits, states]);
     if (machine.events.length > EVENTS) machine.events.splice(0, EVENTS / 4);

@@ -1,6 +1,11 @@
 // Lanes of requests, tracks of steps and pictures, curves of queue and free blocks, on one canvas that d3 zooms.
 const LANE = 15, HEAD = 18, CURVES = 64, GAP = 6, LABEL = 112;
-const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim() || "#888";
+const colors = new Map(); // asked for once a frame: every question to the style sheet costs
+const color = (name) => {
+  let found = colors.get(name);
+  if (!found) colors.set(name, (found = getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim() || "#888"));
+  return found;
+};
 
 export class Timeline {
   constructor(store, { canvas, tip, span, choose }) {
@@ -86,6 +91,7 @@ export class Timeline {
       canvas.width = Math.round(width * ratio); canvas.height = Math.round(height * ratio);
     }
     this.frames += 1;
+    colors.clear();
     const c = canvas.getContext("2d");
     c.setTransform(ratio, 0, 0, ratio, 0, 0);
     c.clearRect(0, 0, width, height);
