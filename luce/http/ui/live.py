@@ -2,14 +2,13 @@
 
 Every page takes from the stream by itself, when its connection has room: one that is not read, a stopped tab, is not
 asked for anything, what it misses falls out of the stream's ring, and it is told how much that was. Records become JSON
-on a worker thread.
+right after the step loop has launched a step: half a millisecond of the host's while it would wait for the device.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any
 
 import trio
