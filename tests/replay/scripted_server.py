@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
+import ssl
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from functools import partial
 from typing import Any
 
 import attrs
@@ -38,6 +38,7 @@ class Scripted:
     fail: Callable[[dict[str, Any]], int | str | None] = lambda body: None
     metrics: Callable[[Scripted], str] | None = None
     port: int = 0
+    tls: bool = False
     asked: list[dict[str, Any]] = attrs.field(factory=list)
     """Bodies of the streamed requests, in the order in which they came."""
     arrivals: list[float] = attrs.field(factory=list)
@@ -49,7 +50,7 @@ class Scripted:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"{'https' if self.tls else 'http'}://127.0.0.1:{self.port}"
 
     def prompt_tokens(self, messages: list[dict[str, Any]]) -> int:
         total = OVERHEAD + PER_TURN * (len(messages) - 1)
@@ -60,14 +61,14 @@ class Scripted:
                 total += len(part["text"].split()) if part["type"] == "text" else _picture_tokens(part)
         return total
 
-    async def serve(self, stream: trio.SocketStream) -> None:
+    async def serve(self, stream: trio.abc.Stream) -> None:
         try:
             async with stream:
                 await self._serve(stream)
         except (OSError, trio.BrokenResourceError, h11.RemoteProtocolError):
             pass
 
-    async def _serve(self, stream: trio.SocketStream) -> None:
+    async def _serve(self, stream: trio.abc.Stream) -> None:
         wire = h11.Connection(h11.SERVER)
         request: h11.Request | None = None
         content = b""
@@ -109,7 +110,7 @@ class Scripted:
             return 200, json.dumps({"usage": {"prompt_tokens": self.prompt_tokens(body["messages"])}})
         return 404, "{}"
 
-    async def _stream(self, stream: trio.SocketStream, wire: h11.Connection, body: dict[str, Any]) -> None:
+    async def _stream(self, stream: trio.abc.Stream, wire: h11.Connection, body: dict[str, Any]) -> None:
         number = len(self.asked)
         self.asked.append(body)
         self.arrivals.append(trio.current_time())
@@ -154,23 +155,27 @@ def _picture_tokens(part: dict[str, Any]) -> int:
     return width * height // PIXELS_PER_TOKEN
 
 
-async def _send(stream: trio.SocketStream, wire: h11.Connection, status: int, answer: str) -> None:
+async def _send(stream: trio.abc.Stream, wire: h11.Connection, status: int, answer: str) -> None:
     data = answer.encode()
     headers = [("content-length", str(len(data))), ("connection", "close")]
     sent = wire.send(h11.Response(status_code=status, headers=headers)) or b""
     await stream.send_all(sent + (wire.send(h11.Data(data=data)) or b""))
 
 
-async def _event(stream: trio.SocketStream, wire: h11.Connection, value: Any) -> None:
+async def _event(stream: trio.abc.Stream, wire: h11.Connection, value: Any) -> None:
     await stream.send_all(wire.send(h11.Data(data=b"data: " + json.dumps(value).encode() + b"\n\n")) or b"")
 
 
 @asynccontextmanager
-async def scripted(server: Scripted) -> AsyncIterator[Scripted]:
-    """It listens while the block runs."""
+async def scripted(server: Scripted, tls: ssl.SSLContext | None = None) -> AsyncIterator[Scripted]:
+    """It listens while the block runs, over TLS if there is a context."""
+    listener = (await trio.open_tcp_listeners(0, host="127.0.0.1"))[0]
+    server.port, server.tls = listener.socket.getsockname()[1], tls is not None
+    listeners: list[Any] = [
+        listener if tls is None else trio.SSLListener(listener, tls, https_compatible=True)
+    ]
     async with trio.open_nursery() as nursery:
-        listeners = await nursery.start(partial(trio.serve_tcp, server.serve, 0, host="127.0.0.1"))
-        server.port = listeners[0].socket.getsockname()[1]
+        nursery.start_soon(trio.serve_listeners, server.serve, listeners)
         yield server
         nursery.cancel_scope.cancel()
 

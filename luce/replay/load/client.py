@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from functools import partial
 from typing import Any
 
 import h11
@@ -12,7 +13,7 @@ import trio
 
 from luce.errors import reason
 from luce.replay.load.bodies import Prepared
-from luce.replay.load.metronome import Metronome
+from luce.replay.load.metronome import Metronome, Punctual
 from luce.replay.load.probe import error_text
 from luce.replay.load.tally import Outcome, Tally
 from luce.replay.load.target import PIECE, Target, connected, head
@@ -107,22 +108,24 @@ async def ask(target: Target, given: Prepared, tally: Tally, beat: Metronome, se
 
 async def _talk(target: Target, given: Prepared, tally: Tally, beat: Metronome, outcome: Outcome) -> None:
     body = given.taken()
-    async with connected(target, small_window=bool(given.asked.stalls)) as stream:
+    punctual: Punctual | None = None
+
+    def through(tcp: trio.SocketStream) -> Punctual:
+        nonlocal punctual
+        punctual = Punctual(tcp, beat)
+        return punctual
+
+    async with connected(target, small_window=bool(given.asked.stalls), through=through) as stream:
+        assert punctual is not None
         if isinstance(stream, trio.SSLStream):
             await stream.do_handshake()
         wire = h11.Connection(h11.CLIENT)
         first = wire.send(head(target, "POST", "/v1/chat/completions", len(body))) or b""
         wire.send(h11.Data(data=body))
         wire.send(h11.EndOfMessage())
-        data, due = first + body, tally.start + given.due
-        if isinstance(stream, trio.SocketStream):
-            when, count = await beat.send(stream.socket.fileno(), data, due)
-            tally.sent(outcome, when)
-            await stream.send_all(memoryview(data)[count:])
-        else:
-            await trio.sleep_until(due)
-            tally.sent(outcome, trio.current_time())
-            await stream.send_all(data)
+        punctual.hold(tally.start + given.due, partial(tally.sent, outcome))
+        data = first + body
+        await stream.send_all(data)
         del body, data
         await _read(stream, wire, given, tally, outcome)
 

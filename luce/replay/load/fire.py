@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import attrs
 import trio
@@ -17,8 +19,8 @@ from luce.replay.load.target import Target
 
 __all__ = ["Limits", "fire"]
 
-AHEAD = 0.25
-"""Seconds before it is due that a client connects."""
+AHEAD = 1.0
+"""Seconds before it is due that a client connects: so long may this process be kept from running, and no arrival is."""
 BATCH = 16
 BATCH_BYTES = 1 << 22
 """Of bodies that are prepared in one go."""
@@ -54,23 +56,34 @@ async def fire(
         TraceFileError: of the trace, where it is read.
     """
     sender, receiver = trio.open_memory_channel[list[Prepared]](BATCHES)
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(SWITCH)
     tally = Tally(0.0)
-    try:
-        async with trio.open_nursery() as nursery:
+    with _readily():
+        async with metronome() as beat, trio.open_nursery() as nursery:
             ready = trio.Event()
             nursery.start_soon(_prepare, enumerate(requests), writer, sender, ready)
             await ready.wait()
             tally.start = trio.current_time() + AHEAD
             watch(tally)
-            async with metronome() as beat, trio.open_nursery() as clients:
+            async with trio.open_nursery() as clients:
                 async for batch in receiver:
                     for given in batch:
                         await _release(target, given, tally, beat, limits, clients)
-    finally:
-        sys.setswitchinterval(before)
     return tally
+
+
+@contextmanager
+def _readily() -> Iterator[None]:
+    """The preparing thread gives way soon, and what was there before is left out of the collector's rounds, which
+    would hold up reading for some 15 ms."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(SWITCH)
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+        sys.setswitchinterval(before)
 
 
 async def _release(

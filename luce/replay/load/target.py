@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 from urllib.parse import urlsplit
@@ -83,8 +83,16 @@ async def resolved(target: Target) -> Target:
 
 
 @asynccontextmanager
-async def connected(target: Target, *, small_window: bool = False) -> AsyncIterator[trio.abc.Stream]:
+async def connected(
+    target: Target,
+    *,
+    small_window: bool = False,
+    through: Callable[[trio.SocketStream], trio.abc.Stream] = lambda tcp: tcp,
+) -> AsyncIterator[trio.abc.Stream]:
     """A connection. Leaving closes it at once, whatever is under way on it.
+
+    Args:
+        through: what lies between TCP and TLS, or above TCP.
 
     Raises:
         OSError: there is nobody, or it went wrong.
@@ -92,9 +100,9 @@ async def connected(target: Target, *, small_window: bool = False) -> AsyncItera
     tcp = await trio.open_tcp_stream(target.address or target.host, target.port)
     if small_window:
         tcp.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_RCVBUF, SMALL_WINDOW)
-    stream: trio.abc.Stream = tcp
+    stream = through(tcp)
     if target.tls is not None:
-        stream = trio.SSLStream(tcp, target.tls, server_hostname=target.host, https_compatible=True)
+        stream = trio.SSLStream(stream, target.tls, server_hostname=target.host, https_compatible=True)
     try:
         yield stream
     finally:
