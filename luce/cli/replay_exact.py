@@ -39,6 +39,13 @@ def exact(
     name: Annotated[
         str | None, NAME, Parameter(help="The model's name in the trace, where the files have another one.")
     ] = None,
+    device: Annotated[
+        str,
+        NAME,
+        Parameter(
+            help="Where it runs: cpu, cuda:N, hip:N, or auto, the first GPU if it was recorded on one like it."
+        ),
+    ] = "auto",
     slots: Annotated[
         int | None,
         COUNT,
@@ -96,6 +103,7 @@ def exact(
             block_size=block_size or was.block_size,
             num_blocks=blocks if blocks is not None or slots or block_size else was.blocks,
             max_memory=max_memory,
+            device=_device_like(header, device),
         ),
     )
     console = Console(stderr=True, highlight=False, soft_wrap=True)
@@ -121,6 +129,19 @@ def exact(
     for warning in warnings:
         print(f"luce: {printable(warning)}", file=sys.stderr)
     return _told(rerun)
+
+
+def _device_like(header: Header, wanted: str) -> str:
+    """The device to load for, checked before anything else of the model is."""
+    from luce.engines.choose_device import AUTO, CPU, choose_device
+    from luce.replay.exact import check_repeatable
+
+    found = choose_device(wanted)
+    if wanted == AUTO:
+        return wanted if found is not None and found.fingerprint == header.fingerprint else CPU
+    if found is not None:
+        check_repeatable(header, header.model, found.fingerprint)
+    return wanted
 
 
 class _Recorded:

@@ -71,7 +71,7 @@ def check_repeatable(header: Header, model: str, fingerprint: str | None) -> Non
     if header.fingerprint != fingerprint:
         raise ConfigError(
             f"it was recorded on another device: {header.fingerprint}; this one is {fingerprint}. Bits of answers are "
-            "promised on one kind of device; run this where it was recorded",
+            "promised on one kind of device; run this where it was recorded, or choose that one by --device",
             flag="TRACE",
         )
     if header.model != model:

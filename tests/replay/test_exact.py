@@ -17,6 +17,8 @@ from luce.actors.submission import Submission
 from luce.actors.token_buffer import End
 from luce.cli.in_process import running
 from luce.cli.main import _run as cli
+from luce.compute.host_device import HostDevice
+from luce.engines import choose_device
 from luce.engines.load_model import LoadOptions, OpenedModel, load_model, open_model
 from luce.errors import ConfigError
 from luce.http.openai.prepare import prepare_chat
@@ -297,3 +299,26 @@ def test_the_command_refuses_before_it_loads(
     written(tmp_path, [], fingerprint="mine")
     assert cli(["replay", "exact", str(tmp_path), str(recording.model)]) == 2
     assert "it has no content" in capsys.readouterr().err
+
+
+def test_another_device_than_the_recorded_one(
+    recording: Recording, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Recorded on numpy, run again where a GPU would be: refused by the names of both before a token is computed."""
+    wanted: list[str] = []
+
+    def choose(name: str) -> HostDevice:
+        wanted.append(name)
+        return HostDevice()
+
+    monkeypatch.setattr(choose_device, "choose_device", choose)
+    monkeypatch.setattr("luce.cli.in_process.load_model", lambda *_: pytest.fail("it loads"))
+    arguments = ["replay", "exact", str(recording.trace), str(recording.model), "--device", "cuda:0"]
+    assert cli(arguments) == 2
+    said = capsys.readouterr().err
+    recorded = items_of(recording.trace)[0].header.fingerprint  # type: ignore[union-attr]
+    assert f"recorded on another device: {recorded}; this one is {HostDevice.fingerprint}." in said
+    assert wanted == ["cuda:0"]
+    monkeypatch.undo()
+    monkeypatch.setattr(choose_device, "choose_device", choose)  # auto: not on this GPU, so on the CPU
+    assert cli(arguments[:-2]) == 0 and wanted == ["cuda:0", "auto"]
