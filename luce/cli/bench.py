@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 import attrs
 from cyclopts import Group, Parameter
@@ -16,10 +16,11 @@ from luce.bench.running import Telling, check_room, load_options, measure, traff
 from luce.cli.flags import COUNT, FILE, NAME, SECONDS, ConfigFlags, ModelPath, whole
 from luce.cli.in_process import load_with_progress
 from luce.cli.outputs import check_writable, writing
+from luce.cli.shapes import Form, Shape
 from luce.compute.host_memory import spare_what_stays, use_one_heap
 from luce.engines.choose_device import choose_device
 from luce.engines.load_model import LoadOptions, OpenedModel, demo_model, open_model
-from luce.engines.synthetic_model import SHAPES, open_synthetic
+from luce.engines.synthetic_model import open_synthetic
 from luce.errors import ConfigError
 
 __all__ = ["compare", "run"]
@@ -27,12 +28,7 @@ __all__ = ["compare", "run"]
 WHAT = Group("What is measured", sort_key=2)
 HOW = Group("How", sort_key=3)
 
-Shape = Literal[
-    "qwen3.5-0.8b", "qwen3.5-2b", "qwen3.5-4b", "qwen3.5-9b", "qwen3.5-27b", "qwen3.5-35b-a3b", "luce-demo"
-]
 Part = Literal["all", "engine", "decode", "prefill", "mixed", "pictures", "http"]
-assert get_args(Shape) == SHAPES
-Form = Literal["bf16", "f16", "q8_0", "q6_k", "q5_k", "q4_k", "iq4_xs", "q4_0"]
 CPU_PREFILL, GPU_PREFILL = 64, 2048
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Annotated
@@ -16,11 +17,13 @@ from rich.console import Console
 
 from luce.cli.flags import FILE, NAME, ConfigFlags
 from luce.cli.matrix import run_matrix
+from luce.cli.shapes import Shape
 from luce.compute.blas import pin_blas
 from luce.compute.host_memory import available_bytes
 from luce.compute.selfcheck import check_operators
 from luce.demo.matrix.cells import Cell, all_cells, named_cell
 from luce.demo.matrix.covering import covering_cells
+from luce.demo.matrix.running import Bench
 from luce.engines.choose_device import choose_device
 from luce.engines.load_model import (
     LoadedEngine,
@@ -59,7 +62,7 @@ def doctor(
         str,
         NAME,
         Parameter(
-            help="Where the exactness self-test runs: cpu, cuda:N, hip:N, or auto: the first GPU if there is one."
+            help="Where the self-test and the matrix run: cpu, cuda:N, hip:N, or auto: the first GPU if there is one."
         ),
     ] = "cpu",
     matrix: Annotated[
@@ -78,6 +81,17 @@ def doctor(
             "or two.",
         ),
     ] = False,
+    pairs: Annotated[
+        bool,
+        Parameter(
+            negative="",
+            help="Of the matrix only some 20 cells that hold every combination of any two levels.",
+        ),
+    ] = False,
+    synthetic: Annotated[
+        Shape | None,
+        Parameter(help="Run the matrix on random weights in the shape of this model, in bf16 on a GPU."),
+    ] = None,
     cell: Annotated[
         str | None, NAME, Parameter(help="Of the matrix only this cell, by the name that a failure prints.")
     ] = None,
@@ -87,7 +101,9 @@ def doctor(
 
     Exit code 1 when something is wrong.
     """
-    cells = _cells(model, matrix, sample, cell)
+    cells = _cells(model, matrix, sample, pairs, cell)
+    if synthetic is not None and not matrix:
+        raise ConfigError("is what the matrix runs on; give --matrix, too", flag="--synthetic")
     console = Console(highlight=False, soft_wrap=True)
     good = True
     for finding in examine(model, device):
@@ -96,27 +112,29 @@ def doctor(
         console.print(f"{finding.name:<12} {printable(finding.text)}", markup=False)
         good = good and finding.good
     if cells and good:
-        good = run_matrix(cells, console)
+        good = run_matrix(cells, console, partial(Bench, device=device, shape=synthetic))
     return 0 if good else 1
 
 
-def _cells(model: Path | None, matrix: bool, sample: bool, cell: str | None) -> list[Cell]:
+def _cells(model: Path | None, matrix: bool, sample: bool, pairs: bool, cell: str | None) -> list[Cell]:
     """Of the matrix; none without ``--matrix``.
 
     Raises:
         ConfigError: flags that do not go together.
     """
+    choices = [flag for flag, given in (("--sample", sample), ("--pairs", pairs), ("--cell", cell)) if given]
+    if choices and not matrix:
+        raise ConfigError("says which cells of the matrix to run; give --matrix, too", flag=choices[0])
     if not matrix:
-        for given, flag in ((sample, "--sample"), (cell is not None, "--cell")):
-            if given:
-                raise ConfigError("says which cells of the matrix to run; give --matrix, too", flag=flag)
         return []
     if model is not None:
         raise ConfigError("asks the bundled model; leave MODEL away", flag="--matrix")
+    if len(choices) > 1:
+        raise ConfigError(f"chooses other cells than {choices[1]}; leave one of them away", flag=choices[0])
     if cell is not None:
-        if sample:
-            raise ConfigError("one cell is no sample; leave one of them away", flag="--sample")
         return [named_cell(cell)]
+    if pairs:
+        return covering_cells(strength=2)
     return covering_cells() if sample else all_cells()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import trio
 from rich.console import Console
@@ -17,10 +17,11 @@ from luce.errors import printable
 __all__ = ["run_matrix"]
 
 
-def run_matrix(cells: Sequence[Cell], console: Console) -> bool:
-    """Run the cells one after the other. True when every promise was kept and every cell was what its name says."""
+def run_matrix(cells: Sequence[Cell], console: Console, make: Callable[[], Bench] = Bench) -> bool:
+    """Run the cells one after the other on what ``make`` opens. True when every promise was kept and every cell was
+    what its name says."""
     summary, started = Summary(), time.monotonic()
-    for report in _reports(cells, console):
+    for report in _reports(cells, console, make):
         summary.add(report)
         for text in report.wrong + report.missing:
             console.print("[red]FAIL[/] ", end="")
@@ -31,9 +32,9 @@ def run_matrix(cells: Sequence[Cell], console: Console) -> bool:
     return summary.good
 
 
-def _reports(cells: Sequence[Cell], console: Console) -> Iterator[Report]:
+def _reports(cells: Sequence[Cell], console: Console, make: Callable[[], Bench]) -> Iterator[Report]:
     """A bar on a terminal; elsewhere a line at every twentieth part."""
-    bench = Bench()
+    bench = make()
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),

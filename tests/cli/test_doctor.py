@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import attrs
 import numpy as np
 import pytest
+from rich.console import Console
 
 from luce.cli.doctor import alone_and_beside, doctor, examine
+from luce.cli.matrix import run_matrix
 from luce.demo.matrix.cells import Cell, all_cells
 from luce.demo.matrix.covering import covering_cells
-from luce.engines.load_model import LoadOptions, load_engine, open_model
-from luce.errors import ConfigError
+from luce.demo.matrix.running import Bench
+from luce.engines.load_model import LoadOptions, OpenedModel, load_engine, open_model
+from luce.errors import ConfigError, DeviceError
 
 
 def test_doctor_finds_this_machine_good(folder: Path) -> None:
@@ -75,21 +79,42 @@ def test_doctor_runs_one_cell_of_the_matrix(capsys: pytest.CaptureFixture[str]) 
     assert "1 hits with" in shown and "2 saved, 0 dropped" in shown
 
 
+def test_the_matrix_runs_where_and_on_what_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The device and the synthetic model reach what opens the models of its cells."""
+    asked: list[tuple[str, LoadOptions]] = []
+
+    def refused(shape: str, options: LoadOptions, **_: object) -> OpenedModel:
+        asked.append((shape, options))
+        raise DeviceError("enough")
+
+    monkeypatch.setattr("luce.demo.matrix.running.open_synthetic", refused)
+    with pytest.raises(DeviceError, match="enough"):
+        run_matrix([], Console(), partial(Bench, device="cuda:1", shape="qwen3.5-0.8b"))
+    ((shape, options),) = asked
+    assert (shape, options.device, options.slots) == ("qwen3.5-0.8b", "cuda:1", 1)
+
+
+def test_the_matrix_runs_on_random_weights(capsys: pytest.CaptureFixture[str]) -> None:
+    assert doctor(matrix=True, cell=CELL, synthetic="luce-demo") == 0
+    assert "1 run, 1 with the same bits as alone" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("flags", "cells"),
     [
         ({}, None),
         ({"matrix": True}, all_cells()),
         ({"matrix": True, "sample": True}, covering_cells()),
+        ({"matrix": True, "pairs": True}, covering_cells(strength=2)),
     ],
-    ids=["none", "all", "sample"],
+    ids=["none", "all", "sample", "pairs"],
 )
 def test_which_cells_doctor_runs(
     flags: dict[str, Any], cells: list[Cell] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A difference in one of them is exit code 1."""
     ran: list[list[Cell]] = []
-    monkeypatch.setattr("luce.cli.doctor.run_matrix", lambda asked, console: bool(ran.append(asked)))
+    monkeypatch.setattr("luce.cli.doctor.run_matrix", lambda asked, *_: bool(ran.append(asked)))
     assert doctor(**flags) == (0 if cells is None else 1)
     assert ran == ([] if cells is None else [cells])
 
@@ -99,7 +124,10 @@ def test_which_cells_doctor_runs(
     [
         ({"sample": True}, "--sample: says which cells"),
         ({"cell": CELL}, "--cell: says which cells"),
-        ({"matrix": True, "sample": True, "cell": CELL}, "--sample: one cell is no sample"),
+        ({"pairs": True}, "--pairs: says which cells"),
+        ({"synthetic": "qwen3.5-0.8b"}, "--synthetic: is what the matrix runs on"),
+        ({"matrix": True, "sample": True, "cell": CELL}, "--sample: chooses other cells than --cell"),
+        ({"matrix": True, "pairs": True, "sample": True}, "--sample: chooses other cells than --pairs"),
         ({"matrix": True, "cell": "cold-64"}, "--cell: no cell has this name"),
     ],
 )

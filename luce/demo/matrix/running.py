@@ -19,6 +19,7 @@ from luce.demo.matrix.cells import Cell
 from luce.demo.matrix.company import Company, Tally
 from luce.demo.matrix.parking import ParkingPolicy, chosen_parkings
 from luce.demo.matrix.questions import Bits, Questions, bits, faulty, named
+from luce.engines.choose_device import CPU
 from luce.engines.load_model import (
     LoadOptions,
     OpenedModel,
@@ -28,6 +29,7 @@ from luce.engines.load_model import (
     open_model,
 )
 from luce.engines.seam import SampledToken
+from luce.engines.synthetic_model import open_synthetic
 
 __all__ = ["Bench", "Report", "run_cell"]
 
@@ -92,13 +94,16 @@ class Bench:
 
     Args:
         path: of a model that answers what the bundled one does (tests); None: the bundled one.
+        device: where it runs, as :func:`luce.engines.choose_device.choose_device` takes it.
+        shape: of random weights instead, a name of :data:`luce.engines.synthetic_model.SHAPES`.
 
     Raises:
         ModelFileError, DeviceError: the model is not here, or there is no memory for it.
+        ConfigError: there is no such device, or no room on it.
     """
 
-    def __init__(self, path: Path | None = None) -> None:
-        self._path = path or demo_model()
+    def __init__(self, path: Path | None = None, *, device: str = CPU, shape: str | None = None) -> None:
+        self._path, self._device, self._shape = path or demo_model(), device, shape
         self._opened: dict[int, OpenedModel] = {}
         self._alone: dict[str, Bits] = {}
         model = load_model(self.opened(1))
@@ -109,10 +114,18 @@ class Bench:
         """With blocks to spare, so that nothing is parked but by the cell's will and the cache keeps its blocks."""
         if slots not in self._opened:
             options = LoadOptions(
-                slots=slots, context=CONTEXT, block_size=BLOCK, num_blocks=(slots + 4) * CONTEXT // BLOCK
+                slots=slots,
+                context=CONTEXT,
+                block_size=BLOCK,
+                num_blocks=(slots + 4) * CONTEXT // BLOCK,
+                device=self._device,
             )
-            found = open_model(self._path, options, fitting=False)
-            check_free(found.plan, "the exactness matrix")
+            if self._shape is None:
+                found = open_model(self._path, options, fitting=False)
+            else:
+                found = open_synthetic(self._shape, options, fitting=False)
+            if found.on_device is None:
+                check_free(found.plan, "the exactness matrix")
             self._opened[slots] = found
         return self._opened[slots]
 
