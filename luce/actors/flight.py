@@ -27,6 +27,8 @@ class StepMetrics:
     """Sum over steps of requests in the step: lanes / steps is the mean batch."""
     max_lanes: int = 0
     device_seconds: float = 0.0
+    longest_mixed: float = 0.0
+    """Seconds on the device of the longest step that held rows of answers and prompts; kept where steps are paced."""
     passes: int = 0
     """Staged passes begun."""
     shared_passes: int = 0

@@ -74,7 +74,13 @@ def freeze(loop: StepLoop, *, run_ahead: bool) -> LoopState:
         importing=stages and memory.importing,
         admitting=loop.machine.active("open"),
         run_ahead=run_ahead,
+        rows_beside=None if run_ahead or loop.pace is None else loop.pace.rows_beside(_answering(lanes)),
     )
+
+
+def _answering(lanes: list[Lane]) -> int:
+    """Lanes that may have a row of an answer in the step."""
+    return max(1, sum([lane.next_row >= lane.prompt_rows and lane.runnable for lane in lanes]))
 
 
 def _oldest_parked(loop: StepLoop) -> tuple[Parked, ...]:

@@ -15,6 +15,9 @@ class ServiceOptions:
 
     prefill_budget: int | None = 64
     """Prompt rows per step over all lanes; None is whole prompts."""
+    step_seconds: float | None = None
+    """Seconds that a step with rows of answers is to take at most: prompts get as many rows beside them as measured
+    times allow, within the prefill budget; None leaves it at the budget."""
     staged_rows: int = 256
     """Prompt rows of one staged pass over all its requests, while others decode or prefill; engines that take pictures
     whole."""

@@ -34,11 +34,12 @@ from luce.actors.work_results import end_work
 from luce.charts.guards import guard
 from luce.charts.interpreter import Machine, Send
 from luce.charts.loader import load_chart
-from luce.engines.seam import Engine, Mask, Outcome, Segment, StepPlan, WorkOutcome
+from luce.engines.seam import Engine, Mask, Outcome, Segment, SegmentKind, StepPlan, WorkOutcome
 from luce.errors import CapacityError, LuceError
 from luce.scheduling.plan import plan
 from luce.scheduling.staged_passes import StagedPass, pass_after, pass_limits, without
 from luce.scheduling.state import Decision, Limits, Park, ParkKind, Policy
+from luce.scheduling.step_pace import StepPace
 
 __all__ = ["LoopGuards", "StepLoop"]
 
@@ -97,6 +98,7 @@ class StepLoop:
         """Slots whose request has ended while a step held a row of it."""
         self.saving: set[int] = set()
         """Slots whose request is parked once the copy of its state is done."""
+        self.pace = None if options.step_seconds is None else StepPace(options.step_seconds)
         self.staged_pass: StagedPass | None = None
         """The one that is between two of its slices."""
         self._wiring = wiring
@@ -320,6 +322,8 @@ class StepLoop:
         else:
             outcomes, moved, seconds = result.outcomes, result.work, result.seconds
             self.metrics.device_seconds += seconds
+            if self.pace is not None:
+                self._note_pace(self.pace, flight, seconds)
         events = self._wiring.events
         events.detail(landed, flight.plan.number, seconds, outcomes if events.content else None)
         self.flights.popleft()
@@ -332,6 +336,16 @@ class StepLoop:
         hand_on(self, flight, outcomes, events)
         for slot in sorted(self.retiring):
             self._release_if_still(slot)
+
+    def _note_pace(self, pace: StepPace, flight: Flight, seconds: float) -> None:
+        if flight.plan.work:
+            return  # copies took part of the time
+        rows = flight.plan.num_rows
+        answers = sum([segment.kind is SegmentKind.DECODE for segment in flight.plan.segments])
+        if answers:
+            pace.note(answers, rows - answers, seconds)
+            if rows > answers:
+                self.metrics.longest_mixed = max(self.metrics.longest_mixed, seconds)
 
     # -- the end of a request -------------------------------------------------------------------------------------
 

@@ -73,6 +73,8 @@ class Plan:
     seconds: float
     """That one run of decode steps takes at most, once it has as many steps as it must have."""
     temperature: float = 1.0
+    step_seconds: float | None = None
+    """That the server's steps with answers in them are to take at most, as :class:`ServiceOptions` takes it."""
     parts: frozenset[str] = frozenset(PARTS)
 
 

@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 import trio
 
+from luce.actors.flight import StepMetrics
 from luce.actors.options import ServiceOptions
 from luce.actors.service import Service
 from luce.bench.client import Answer, Ask, Job
@@ -81,8 +82,8 @@ async def _run(
     options: ServiceOptions,
     report: Report,
 ) -> None:
-    async with _serving(model, options) as address:
-        bench = _Bench(plan, traffic, measured, model.name, address)
+    async with _serving(model, options) as (address, service):
+        bench = _Bench(plan, traffic, measured, model.name, address, service.loop.metrics)
         for streams in traffic.streams:
             report(await bench.texts(streams))
         if measured.engine.capabilities.images:
@@ -94,8 +95,10 @@ async def _run(
 
 
 @asynccontextmanager
-async def _serving(model: LoadedModel, options: ServiceOptions) -> AsyncIterator[tuple[str, int]]:
-    """The whole server on a free port of the loopback interface."""
+async def _serving(
+    model: LoadedModel, options: ServiceOptions
+) -> AsyncIterator[tuple[tuple[str, int], Service]]:
+    """The whole server on a free port of the loopback interface, and its actors."""
     http = HttpOptions(port=0)
     listener = listen(http)
     address: list[tuple[str, int]] = []
@@ -119,7 +122,7 @@ async def _serving(model: LoadedModel, options: ServiceOptions) -> AsyncIterator
             )
         )
         await ready.wait()
-        yield address[0]
+        yield address[0], services[0]
         services[0].drain()
 
 
@@ -130,6 +133,8 @@ class _Bench:
     measured: Measured
     name: str
     address: tuple[str, int]
+    metrics: StepMetrics
+    """Of the server."""
     _seeds: itertools.count[int] = attrs.field(factory=itertools.count)
     """Every prompt and picture is a new one, which no cache knows."""
 
@@ -172,6 +177,7 @@ class _Bench:
         """The longest wait between two pieces of any text while pictures arrive, are encoded and computed."""
         streams = max(1, min(4, self.measured.engine.capabilities.num_slots // 2))
         runs = []
+        self.metrics.longest_mixed = 0.0
         for _ in range(self.plan.runs):
             texts = [self._text(factor=LONG_TEXT) for _ in range(streams)]
             pictures = [
@@ -187,6 +193,7 @@ class _Bench:
             "ms",
             runs,
             None,
+            longest_mixed_step_ms=1000 * self.metrics.longest_mixed,
         )
 
     def _least(self, users: int, tokens: int) -> float:

@@ -144,6 +144,7 @@ def measure(
         speeds=speeds,
         options={
             "prefill": plan.piece,
+            "step_seconds": plan.step_seconds,
             "depth": plan.depth,
             "temperature": plan.temperature,
             "runs": plan.runs,
@@ -164,7 +165,7 @@ def measure(
             tell.doing(what)
     if "http" in plan.parts:
         tell.doing("HTTP")
-        options = ServiceOptions(prefill_budget=plan.piece, depth=plan.depth)
+        options = ServiceOptions(prefill_budget=plan.piece, step_seconds=plan.step_seconds, depth=plan.depth)
         http_points(plan, traffic, measured, model, settled(options, engine.capabilities), keep)
     return report
 

@@ -13,6 +13,7 @@ from rich.console import Console
 from luce.bench.engine_points import PARTS, Plan
 from luce.bench.report import Report, comparison_lines, head_lines, point_line, read_report
 from luce.bench.running import Telling, check_room, load_options, measure, traffic_of
+from luce.cli.device_defaults import prefill_rows, step_seconds
 from luce.cli.flags import COUNT, FILE, NAME, SECONDS, ConfigFlags, ModelPath, whole
 from luce.cli.in_process import load_with_progress
 from luce.cli.outputs import check_writable, writing
@@ -29,7 +30,6 @@ WHAT = Group("What is measured", sort_key=2)
 HOW = Group("How", sort_key=3)
 
 Part = Literal["all", "engine", "decode", "prefill", "mixed", "pictures", "http"]
-CPU_PREFILL, GPU_PREFILL = 64, 2048
 
 
 def _list(kind: Any, text: str) -> None:
@@ -99,6 +99,14 @@ class HowFlags:
         COUNT,
         Parameter(group=HOW, help="Prompt rows in one step; by default 64, on a GPU 2048."),
     ] = None
+    step_time: Annotated[
+        float | None,
+        SECONDS,
+        Parameter(
+            group=HOW,
+            help="Seconds that the server's steps with answers in them are to take at most, as luce serve takes it.",
+        ),
+    ] = None
     depth: Annotated[int, whole(1, 2), Parameter(group=HOW, help="Steps in flight at once.")] = 1
     runs: Annotated[int, COUNT, Parameter(group=HOW, help="Runs of which the median counts.")] = 3
     seconds: Annotated[
@@ -141,7 +149,7 @@ def run(
     on_gpu = choose_device(device) is not None
     if format is not None and not on_gpu:
         raise ConfigError("the CPU engine holds weights in float32; leave it away", flag="--format")
-    plan = _plan(what, how, GPU_PREFILL if on_gpu else CPU_PREFILL)
+    plan = _plan(what, how, on_gpu)
     use_one_heap()
     report = _measured(model, synthetic, (format or "bf16").upper(), device, plan, what.tokens)
     if how.json is not None:
@@ -195,7 +203,7 @@ def compare(
     return 0
 
 
-def _plan(what: WhatFlags, how: HowFlags, prefill: int) -> Plan:
+def _plan(what: WhatFlags, how: HowFlags, on_gpu: bool) -> Plan:
     parts = {"all": PARTS, "engine": PARTS[:-1]}.get(what.only, (what.only,))
     rows, contexts = _numbers(what.rows), _numbers(what.contexts)
     for numbers, flag in ((rows, "--rows"), (contexts, "--contexts")):
@@ -207,7 +215,8 @@ def _plan(what: WhatFlags, how: HowFlags, prefill: int) -> Plan:
         prompts=_numbers(what.prompts),
         mixed=_numbers(what.mixed),
         pictures=_numbers(what.pictures),
-        piece=how.prefill or prefill,
+        piece=prefill_rows(how.prefill, on_gpu=on_gpu),
+        step_seconds=step_seconds(how.step_time, on_gpu=on_gpu),
         depth=how.depth,
         runs=how.runs,
         seconds=how.seconds,

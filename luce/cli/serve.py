@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, cast
@@ -18,6 +19,7 @@ from luce.actors.budgets import settled
 from luce.actors.options import ServiceOptions
 from luce.cli.access import origins, read_keys
 from luce.cli.connection_flags import ConnectionFlags
+from luce.cli.device_defaults import prefill_rows, step_seconds
 from luce.cli.flags import (
     COUNT,
     FILE,
@@ -169,10 +171,22 @@ class HttpFlags:
 @attrs.frozen
 class SchedulingFlags:
     prefill: Annotated[
-        int,
+        int | None,
         COUNT,
-        Parameter(group=SCHEDULING, help="Prompt rows in one step, over all requests."),
-    ] = SERVICE_DEFAULTS.prefill_budget or 64
+        Parameter(
+            group=SCHEDULING,
+            help="Prompt rows in one step, over all requests; by default 64, on a GPU 2048.",
+        ),
+    ] = None
+    step_time: Annotated[
+        float | None,
+        SECONDS,
+        Parameter(
+            group=SCHEDULING,
+            help="Seconds that a step with answers in it is to take at most: prompts get as many rows beside them as "
+            "measured times allow; by default 0.04 on a GPU, and on the CPU whatever --prefill takes.",
+        ),
+    ] = None
     queue: Annotated[
         int,
         COUNT,
@@ -239,9 +253,10 @@ class SchedulingFlags:
         ),
     ] = SERVICE_DEFAULTS.drain_timeout
 
-    def options(self, client_timeout: float) -> ServiceOptions:
+    def options(self, client_timeout: float, *, on_gpu: bool) -> ServiceOptions:
         return ServiceOptions(
-            prefill_budget=self.prefill,
+            prefill_budget=prefill_rows(self.prefill, on_gpu=on_gpu),
+            step_seconds=step_seconds(self.step_time, on_gpu=on_gpu),
             max_queued=self.queue,
             max_queued_tokens=self.queue_tokens,
             queue_timeout=self.queue_timeout,
@@ -276,7 +291,7 @@ def serve(
     with logs(log.log_level, log.log_format), telemetry(log.otel) as tracer:
         http_options = pictures.http(connections.onto(http.options()))
         load = pictures.load(model_flags.options(sampling.given()), http.preparing)
-        options = scheduling.options(http.client_timeout)
+        options = partial(scheduling.options, http.client_timeout)
         return _serve(model, load, http_options, options, _console(log.log_format), tracer, trace.recorder())
 
 
@@ -290,7 +305,7 @@ def _serve(
     model: Path | None,
     load: LoadOptions,
     http_options: HttpOptions,
-    wanted: ServiceOptions,
+    wanted: Callable[..., ServiceOptions],
     console: Console,
     tracer: Tracer | None,
     recorder: Recorder | None,
@@ -305,7 +320,7 @@ def _serve(
         loaded = load_with_progress(found, console)
         spare_what_stays()
         console.print(f"loaded in {time.perf_counter() - started:.1f} s", markup=False)
-        options = settled(wanted, loaded.engine.capabilities)
+        options = settled(wanted(on_gpu=found.on_device is not None), loaded.engine.capabilities)
         for line in describe_budgets(options, loaded.engine.capabilities):
             console.print(line, markup=False)
     except BaseException:

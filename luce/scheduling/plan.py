@@ -2,7 +2,8 @@
 
 Order of service (design §7): parked requests return before new ones are granted, both first in, first out, and none
 that does not fit with what it is promised; then one row for every decoding lane, under pressure as the ladder says
-(`pressure.py`); then prompt chunks in arrival order up to the prefill budget; then a slice of a staged pass
+(`pressure.py`); then prompt chunks in arrival order up to the prefill budget, beside answers up to what measured times
+allow (`step_pace.py`); then a slice of a staged pass
 (`staged_passes.py`). A request that does not fit blocks those behind it, so nobody is overtaken (invariant I8).
 """
 
@@ -44,7 +45,7 @@ def plan(state: LoopState) -> Decision:
         return Decision(fails=(growth.fail,))
     segments = _decode_rows(decoding, growth.held_back)
     if not state.run_ahead:
-        segments += _prompt_chunks(state)
+        segments += _prompt_chunks(state, beside=bool(segments))
         if state.limits.passes is not None:
             segments += _staged_slice(state, alone=not segments)
     return Decision(segments=tuple(segments))
@@ -98,8 +99,11 @@ def _decode_rows(decoding: list[Lane], held_back: frozenset[int]) -> list[Segmen
     ]
 
 
-def _prompt_chunks(state: LoopState) -> list[Segment]:
+def _prompt_chunks(state: LoopState, *, beside: bool) -> list[Segment]:
+    """``beside``: the step has rows of answers, whose streams wait for it."""
     budget = state.limits.prefill_budget
+    if beside and state.rows_beside is not None:
+        budget = state.rows_beside if budget is None else min(budget, state.rows_beside)
     chunks: list[Segment] = []
     prefilling = [
         lane

@@ -118,6 +118,8 @@ class LoopState:
     """False when this plan may not grant slots."""
     run_ahead: bool = False
     """Made right after a launch, before its results: only decode rows that continue a row in flight."""
+    rows_beside: int | None = None
+    """Prompt rows at most in a step that has rows of answers; None: the prefill budget alone counts."""
 
 
 @attrs.frozen

@@ -73,6 +73,7 @@ WHOLE = (
 )
 SECONDS = (
     "body-timeout",
+    "step-time",
     "keep-alive",
     "idle-timeout",
     "client-timeout",

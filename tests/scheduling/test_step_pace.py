@@ -1,0 +1,103 @@
+"""Prompt rows beside answers: as many as measured times allow."""
+
+from __future__ import annotations
+
+import pytest
+
+from luce.scheduling.plan import plan
+from luce.scheduling.step_pace import FIRST_ROWS, LEAST_ROWS, WHOLE, StepPace
+from tests.scheduling.pictures import lane, state
+
+ALONE, FIXED, ROW = 0.008, 0.006, 80e-6
+"""Seconds of answers' rows, of any prompt piece, and of each of its rows: about a large model on a large GPU."""
+
+
+def step(pace: StepPace, answers: int = 4, rows: int | None = None, slow: float = 1.0) -> float:
+    """One step with as many prompt rows as the pace says, or ``rows``; its seconds."""
+    prompts = pace.rows_beside(answers) if rows is None else rows
+    seconds = slow * (ALONE + FIXED + ROW * prompts)
+    pace.note(answers, prompts, seconds)
+    return seconds
+
+
+def settled_pace(seconds: float = 0.04) -> StepPace:
+    pace = StepPace(seconds)
+    pace.note(4, 0, ALONE)
+    for _ in range(12):
+        step(pace)
+    return pace
+
+
+@pytest.mark.parametrize("seconds", [0.02, 0.04, 0.1])
+def test_steps_come_close_to_the_time_and_stay_under_it(seconds: float) -> None:
+    pace = StepPace(seconds)
+    pace.note(4, 0, ALONE)
+    assert pace.rows_beside(4) == FIRST_ROWS
+    taken = [step(pace) for _ in range(30)]
+    assert max(taken) <= seconds
+    assert all(0.8 * seconds < one for one in taken[12:])
+
+
+def test_more_answers_leave_less_room() -> None:
+    pace = settled_pace()
+    pace.note(32, 0, 3 * ALONE)
+    assert LEAST_ROWS < pace.rows_beside(32) < pace.rows_beside(4)
+    assert pace.rows_beside(64) == pace.rows_beside(32), "not measured: as the nearest that was"
+    assert pace.rows_beside(1) == pace.rows_beside(4)
+
+
+def test_ends_of_prompts_are_no_measure_of_the_rate() -> None:
+    pace = settled_pace()
+    before = pace.rows_beside(4)
+    for _ in range(10):
+        step(pace, rows=3)
+    assert pace.rows_beside(4) == before
+
+
+def test_a_slow_end_of_a_prompt_counts() -> None:
+    """Else a device that became slow would never be found out."""
+    pace = settled_pace()
+    before = pace.rows_beside(4)
+    step(pace, rows=before // 4, slow=10)
+    assert pace.rows_beside(4) < before
+
+
+def test_one_measurement_far_off_is_forgotten_soon() -> None:
+    pace = settled_pace()
+    before = pace.rows_beside(4)
+    step(pace, slow=100)
+    assert before / 2 <= pace.rows_beside(4) < before
+    for _ in range(6):
+        step(pace)
+    assert pace.rows_beside(4) >= 0.8 * before
+
+
+def test_a_device_too_slow_for_the_time_still_computes_prompts() -> None:
+    pace = StepPace(0.04)
+    for _ in range(20):
+        pace.note(4, 0, 1.0)
+        pace.note(4, pace.rows_beside(4), 1.5)
+    assert pace.rows_beside(4) == LEAST_ROWS
+
+
+def test_pieces_end_where_chunks_do() -> None:
+    assert settled_pace().rows_beside(4) % WHOLE == 0
+
+
+def test_a_device_without_a_clock_is_not_measured() -> None:
+    pace = StepPace(0.04)
+    pace.note(4, 0, 0.0)
+    pace.note(4, 64, 0.0)
+    assert pace.rows_beside(4) == FIRST_ROWS
+
+
+def test_only_beside_answers_and_never_over_the_budget() -> None:
+    answer, prompt = lane(0, 20, 20), lane(1, 0, 20)
+
+    def rows(*lanes: object, beside: int) -> list[int]:
+        found = plan(state(*lanes, rows_beside=beside))
+        return [segment.count for segment in found.segments if segment.slot == 1]
+
+    assert rows(prompt, beside=3) == [8], "nobody waits: the whole budget"
+    assert rows(answer, prompt, beside=3) == [3]
+    assert rows(answer, prompt, beside=300) == [8]
