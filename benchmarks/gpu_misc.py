@@ -21,7 +21,8 @@ from luce.compute.device import Device
 from luce.compute.norms import NORM_SHARED, norm_threads
 from luce.compute.packing import pack, packed_shape
 from luce.engines.qwen35.device.descriptors import ADJUST, DRAWN, PASS, ROW, SAMPLE
-from luce.engines.qwen35.device.moe import DeviceExperts, DeviceMoe, MoeShape
+from luce.engines.qwen35.device.experts import ExpertMatrix, Experts, Router
+from luce.engines.qwen35.device.moe import DeviceMoe, MoeShape
 from luce.engines.qwen35.device.sampler import DeviceSampler
 from luce.engines.qwen35.device.samples import SampleTemplate
 from luce.sampling.parameters import SamplingParams
@@ -205,7 +206,8 @@ def experts(device: Device, timer: Timer, bandwidth: float, layers: int = 3) -> 
     shape = MoeShape(hidden=2048, ffn=512, experts=256, used=8)
     moe = DeviceMoe(device, shape, 512)
     rng = np.random.default_rng(0)
-    router = device.array(rng.standard_normal((shape.experts + 1, shape.hidden)).astype(np.float32))
+    values = rng.standard_normal((shape.experts + 1, shape.hidden)).astype(np.float32)
+    router = Router("router", (values[:-1], values[-1:]), device.array(values))
     for name in ("BF16", "Q4_K"):
         values = rng.standard_normal(1 << 24).astype(np.float32) * np.float32(0.02)
         block = round_bf16(values).view(np.uint8) if name == "BF16" else random_records(name, rng)
@@ -214,7 +216,9 @@ def experts(device: Device, timer: Timer, bandwidth: float, layers: int = 3) -> 
             gate_up = packed_shape(name, 2 * shape.ffn, shape.hidden)
             down = packed_shape(name, shape.hidden, shape.ffn)
             parts = [tiled(device, (shape.experts + 1, *part), block) for part in (gate_up, down)]
-            made.append(DeviceExperts(router, parts[0], name, parts[1], name))
+            wide = ExpertMatrix("gate and up", name, (), 2 * shape.ffn, shape.hidden, True, parts[0])
+            deep = ExpertMatrix("down", name, (), shape.hidden, shape.ffn, False, parts[1])
+            made.append(Experts(router, wide, deep, None, None))
         for rows in EXPERT_ROWS:
             normed = rng.standard_normal((rows, shape.hidden)).astype(np.float32)
             device.copy(moe.wide[:rows], device.array(normed))
@@ -229,7 +233,7 @@ def experts(device: Device, timer: Timer, bandwidth: float, layers: int = 3) -> 
 
             found = timer(launch)
             chosen = device.numpy(moe.chosen)[:rows]
-            one = made[0].gate_up[0].nbytes + made[0].down[0].nbytes
+            one = made[0].gate_up.records[0].nbytes + made[0].down.records[0].nbytes
             touched = len(np.unique(chosen))
             note = f"  {touched} experts"
             kept = moe._route, moe._group, moe._product

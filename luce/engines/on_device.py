@@ -8,7 +8,7 @@ from collections.abc import Callable
 import attrs
 
 from luce.compute.device import Device
-from luce.engines.choose_device import AUTO, choose_device
+from luce.engines.choose_device import choose_device
 from luce.engines.qwen35.config import Qwen35Config, VisionConfig
 from luce.engines.qwen35.device.budget import RESERVED, DevicePlan, fit_device
 from luce.engines.qwen35.device.descriptors import BLOCK_ROWS
@@ -56,9 +56,6 @@ def place(
     """
     device = choose_device(wanted)
     if device is None:
-        return None
-    if config.text.moe is not None and wanted == AUTO:
-        log.warning("mixtures of experts are not served on a GPU yet; this one runs on the CPU")
         return None
     plan = plan_on_device(device, config, deferred_headers(files, config), memory, max_memory)
     return OnDevice(

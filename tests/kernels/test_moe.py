@@ -11,7 +11,8 @@ from luce.compute.bf16 import round_bf16, widen_bf16
 from luce.compute.device import Device
 from luce.compute.gemm import Epilogue, WeightMatrix, scratch_for
 from luce.engines.qwen35.device.descriptors import PASS
-from luce.engines.qwen35.device.moe import DeviceExperts, DeviceMoe, MoeShape, experts_of
+from luce.engines.qwen35.device.experts import ExpertMatrix, Experts, Router, list_experts
+from luce.engines.qwen35.device.moe import DeviceMoe, MoeShape, moe_arrays
 from luce.engines.qwen35.moe import route
 from luce.engines.qwen35.weights import FfnWeights, MoeWeights
 from luce.weights import formats
@@ -23,7 +24,7 @@ MAX_ROWS = 80
 
 @attrs.frozen(eq=False)
 class Layer:
-    device: DeviceExperts
+    device: Experts
     router: np.ndarray
     gate_up: np.ndarray
     """[experts + 1, 2, ffn, hidden]."""
@@ -51,27 +52,28 @@ def layer_of(device: Device, name: str, shared: str | None = None, *, bf16_route
         gate_up_values.append(np.stack([gate_values, up_values]))
         down_values.append(back_values[:, : SHAPE.ffn])
     router = np.random.default_rng(99).standard_normal((SHAPE.experts + 1, SHAPE.hidden)).astype(np.float32)
-    held = router
+    kept = Router("router", (router[:-1], router[-1:]))
+    kept.data = device.array(router)
     if bf16_router:
         held = round_bf16(router)
         router = widen_bf16(held)
-    apart: dict[str, object] = {}
+        kept = Bf16Router("router", kept.sources, device.array(held))
+    apart: list[ExpertMatrix | None] = [None, None]
     if shared:
-        apart = {
-            "shared_gate_up": device.array(gate_up.pop()),
-            "shared_gate_up_format": shared,
-            "shared_down": device.array(down.pop()),
-            "shared_down_format": shared,
-        }
-    made = DeviceExperts(
-        device.array(held),
-        device.array(np.stack(gate_up)),
-        name,
-        device.array(np.stack(down)),
-        name,
-        **apart,
-    )
+        apart = [held_as(device, shared, [gate_up.pop()], True), held_as(device, shared, [down.pop()], False)]
+    made = Experts(kept, held_as(device, name, gate_up, True), held_as(device, name, down, False), *apart)
     return Layer(made, router, np.stack(gate_up_values), np.stack(down_values))
+
+
+class Bf16Router(Router):
+    @property
+    def format(self) -> str:
+        return "BF16"
+
+
+def held_as(device: Device, name: str, records: list[np.ndarray], wide: bool) -> ExpertMatrix:
+    rows, depth = (2 * SHAPE.ffn, SHAPE.hidden) if wide else (SHAPE.hidden, SHAPE.ffn)
+    return ExpertMatrix("matrix", name, (), rows, depth, wide, device.array(np.stack(records)))
 
 
 class Bench:
@@ -257,7 +259,7 @@ def test_products_have_the_bits_of_the_weight_gemm(bench: Bench, name: str) -> N
     place, chosen = device.numpy(moe.place).reshape(-1, 4), device.numpy(moe.chosen)
     middle = unpack_steps(device.numpy(moe.middle), pairs, SHAPE.ffn)
     results = device.numpy(moe.results)
-    gate_up, down = device.numpy(layer.device.gate_up), device.numpy(layer.device.down)
+    gate_up, down = device.numpy(layer.device.gate_up.records), device.numpy(layer.device.down.records)
     for row in range(3):
         for rank in range(4):
             expert, at = chosen[row, rank], place[row, rank]
@@ -293,7 +295,13 @@ def test_weights_of_a_model(bench: Bench, shared_ffn: int) -> None:
     down[:-1] = weights.down
     down[-1, :, :shared_ffn] = shared.down
     router = np.concatenate([weights.router, weights.shared_gate])
-    layer = Layer(experts_of(bench.device, weights), router, gate_up, down)
+    experts_of = list_experts("layer", weights)
+    for member in (experts_of.router, experts_of.gate_up, experts_of.down):
+        member.upload(bench.device)
+        (spec,), (array,) = member.arrays(), member.held()
+        assert spec.shape == array.shape and spec.nbytes == array.nbytes
+    assert experts_of.shared_gate_up is None and experts_of.shared_down is None
+    layer = Layer(experts_of, router, gate_up, down)
     normed, x = rows_of(6, 3)
     found, wanted = bench(layer, normed, x), reference(layer, normed, x)
     assert np.sqrt(((found - wanted) ** 2).mean() / ((wanted - x) ** 2).mean()) < 1e-3
@@ -319,4 +327,4 @@ def test_memory_is_what_was_announced(bench: Bench) -> None:
     moe = bench.moe
     parts = [moe.wide, moe.logits, moe.chosen, moe.weights, moe.order, moe.place, moe.tiles, moe.num_tiles]
     total = sum(part.nbytes for part in [*parts, moe.middle, moe.results])
-    assert total == DeviceMoe.num_bytes(SHAPE, MAX_ROWS)
+    assert total == sum(spec.nbytes for spec in moe_arrays(SHAPE, MAX_ROWS))

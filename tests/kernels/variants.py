@@ -20,6 +20,7 @@ from luce.compute.gemm_prefill import Epilogue, choose_tiling
 from luce.compute.kernel_sources import kernels_directory, source_path
 from luce.engines.qwen35.device.attention import AttentionKernels
 from luce.engines.qwen35.device.deltanet import DeltaNetLauncher, scratch_arrays
+from luce.engines.qwen35.device.experts import ExpertMatrix
 from luce.engines.qwen35.device.moe import DeviceMoe, MoeShape
 from luce.engines.qwen35.device.sampler import DeviceSampler
 from luce.engines.qwen35.device.vision_attention import VisionAttention
@@ -87,7 +88,8 @@ def _ask(device: RecordingDevice) -> None:
     experts = DeviceMoe(device, MoeShape(hidden=128, experts=8, used=2, ffn=32), 8)
     none = np.empty(0, np.uint8)
     for name, tiles, epilogue in (("Q4_K", 4, 1), ("Q4_K", 1, 0), ("BF16", 1, 1), ("Q6_K", 4, 0)):
-        experts._product(none, name, 0, True, tiles, 64, 256, none, 8, none, [none], epilogue)
+        matrix = ExpertMatrix("matrix", name, (), 64, 256, bool(epilogue), none)
+        experts._product(matrix, 0, True, tiles, none, 8, none, [none], epilogue)
     if device.arch == "sm_90a":
         for name, rows, epilogue in (
             *(("Q4_K", 16, Decoded.SWIGLU), ("BF16", 1, Decoded.ADD), ("Q6_K", 1, Decoded.STORE)),

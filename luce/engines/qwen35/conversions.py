@@ -52,7 +52,10 @@ def neg_exp(a_log: F32) -> F32:
 
 def stack_experts(parts: Sequence[F32], shape: tuple[int, int, int]) -> F32:
     """One array [E, out, in] of its rows in parts: ``[out_i, in]`` expert by expert, or ``[E, out_i, in]`` of them all.
-    Stand-ins of nothing give one of nothing."""
+    Stand-ins give a stand-in."""
+    stacked: Callable[[Sequence[F32], tuple[int, ...]], F32] | None = getattr(parts[0], "stacked", None)
+    if stacked is not None:
+        return stacked(parts, shape)
     if not any(part.size for part in parts):
         return np.empty(0, np.float32)
     if parts[0].ndim == 3:

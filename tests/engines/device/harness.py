@@ -10,7 +10,7 @@ import numpy as np
 
 from luce.compute.bf16 import round_bf16, widen_bf16
 from luce.compute.device import Device
-from luce.engines.qwen35.config import Qwen35Config
+from luce.engines.qwen35.config import MoeConfig, Qwen35Config
 from luce.engines.qwen35.device.engine import DeviceEngine
 from luce.engines.qwen35.device.plan import DeviceSizes
 from luce.engines.qwen35.weights import Qwen35Weights
@@ -49,7 +49,7 @@ def new_device_engine(
 
 def _rounded(value: Any) -> Any:
     if isinstance(value, np.ndarray):
-        return widen_bf16(round_bf16(value)) if value.ndim == 2 and value.shape[1] > 4 else value
+        return widen_bf16(round_bf16(value)) if value.ndim > 1 and value.shape[-1] > 4 else value
     if isinstance(value, tuple):
         return tuple(map(_rounded, value))
     if attrs.has(type(value)):
@@ -58,8 +58,8 @@ def _rounded(value: Any) -> Any:
 
 
 @functools.cache
-def bf16_model() -> tuple[Qwen35Config, Qwen35Weights]:
-    """The tiny model with matrices that bfloat16 holds exactly, so that both engines have the same weights."""
-    config, weights = tiny_model()
+def bf16_model(moe: MoeConfig | None = None) -> tuple[Qwen35Config, Qwen35Weights]:
+    """A tiny model with matrices that bfloat16 holds exactly, so that both engines have the same weights."""
+    config, weights = tiny_model(moe=moe)
     layers, head = _rounded(weights.layers), _rounded(weights.head)
     return config, attrs.evolve(weights, layers=layers, head=head)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import attrs
@@ -9,73 +10,52 @@ import numpy as np
 
 from luce.compute.activations import num_values, padded_depth
 from luce.compute.device import Array, Device
-from luce.compute.packing import RECORD_BYTES, ROW_BLOCK, interleave, pack, stored_format
-from luce.engines.qwen35.weights import MoeWeights
+from luce.compute.packing import RECORD_BYTES, ROW_BLOCK
+from luce.engines.qwen35.config import TextConfig
+from luce.engines.qwen35.device.experts import MAX_EXPERTS, MAX_USED, ExpertMatrix, Experts
+from luce.engines.qwen35.device.pool import allocate
+from luce.engines.qwen35.memory_parts import ArraySpec
 
-__all__ = ["DeviceExperts", "DeviceMoe", "MoeShape", "experts_of"]
+__all__ = ["DeviceMoe", "MoeShape", "moe_arrays"]
 
 GROUP_THREADS, PLAN_THREADS = 256, 1024
 PLAN_ROWS = 64
 """Most rows whose pairs one block orders."""
-MAX_EXPERTS, MAX_RANKS = 512, 16
 _STORE, _SWIGLU = 0, 2
-
-
-@attrs.frozen(eq=False)
-class DeviceExperts:
-    """One layer's weights on a device.
-
-    The records of a matrix are those of all experts one after the other, as :func:`luce.compute.packing.pack` makes
-    them: gate and up interleaved by 8 rows [2 ffn, hidden], down [hidden, ffn]. The shared expert is the last of them,
-    or stands apart where its format is another one. All have the same ffn; a smaller one is filled up with rows and
-    columns that are zero.
-    """
-
-    router: Array
-    """float32, or bf16 as uint16, [experts + 1, hidden]; the last row is the shared expert's gate."""
-    gate_up: Array
-    gate_up_format: str
-    down: Array
-    down_format: str
-    shared_gate_up: Array | None = None
-    shared_gate_up_format: str = ""
-    shared_down: Array | None = None
-    shared_down_format: str = ""
-
-
-def experts_of(device: Device, w: MoeWeights) -> DeviceExperts:
-    """A layer's weights, given as float32, as bf16 on a device; the router stays float32."""
-    experts, both, hidden = w.gate_up.shape
-    ffn = max(both // 2, len(w.shared.gate))
-    gate_up = np.zeros((experts + 1, 2, ffn, hidden), np.float32)
-    gate_up[:experts, :, : both // 2] = w.gate_up.reshape(experts, 2, -1, hidden)
-    gate_up[experts, 0, : len(w.shared.gate)] = w.shared.gate
-    gate_up[experts, 1, : len(w.shared.up)] = w.shared.up
-    down = np.zeros((experts + 1, hidden, ffn), np.float32)
-    down[:experts, :, : w.down.shape[2]] = w.down
-    down[experts, :, : w.shared.down.shape[1]] = w.shared.down
-    wide = [
-        pack("F32", interleave(gate.view(np.uint8), up.view(np.uint8)), hidden).records
-        for gate, up in gate_up
-    ]
-    deep = [pack("F32", matrix.view(np.uint8), ffn).records for matrix in down]
-    return DeviceExperts(
-        device.array(np.concatenate([w.router, w.shared_gate])),
-        *(device.array(np.stack(wide)), stored_format("F32")),
-        *(device.array(np.stack(deep)), stored_format("F32")),
-    )
 
 
 @attrs.frozen
 class MoeShape:
     hidden: int
-    """A multiple of 128."""
-    ffn: int
     """A multiple of 8."""
+    ffn: int
+    """Of an expert, the shared one too; a multiple of 8."""
     experts: int
     """At most 512."""
     used: int
     """At most 15."""
+
+    @classmethod
+    def of(cls, config: TextConfig) -> MoeShape:
+        assert config.moe is not None
+        moe = config.moe
+        return cls(config.hidden, max(moe.ffn, moe.shared_ffn), moe.experts, moe.used)
+
+
+def moe_arrays(shape: MoeShape, max_rows: int) -> Iterator[ArraySpec]:
+    """Scratch for up to ``max_rows`` rows; one serves all layers of a stream."""
+    part, ranks = "experts' working memory", shape.used + 1
+    pairs = max_rows * ranks
+    yield ArraySpec(part, "router inputs", (max_rows, shape.hidden))
+    yield ArraySpec(part, "router logits", (max_rows, shape.experts + 1))
+    yield ArraySpec(part, "chosen experts", (max_rows, ranks), "int32")
+    yield ArraySpec(part, "experts' shares", (max_rows, ranks))
+    yield ArraySpec(part, "pairs in order", (pairs,), "int32")
+    yield ArraySpec(part, "places of pairs", (pairs,), "int32")
+    yield ArraySpec(part, "tiles of experts", (pairs + shape.experts + 1, 4), "int32")
+    yield ArraySpec(part, "numbers of tiles", (2,), "int32")
+    yield ArraySpec(part, "experts' middle", (num_values_of(pairs, shape.ffn),), "uint16")
+    yield ArraySpec(part, "experts' results", (pairs, shape.hidden))
 
 
 @attrs.frozen
@@ -105,34 +85,26 @@ def _launch_for(name: str, tiles: int, limit: int) -> _Launch:
 class DeviceMoe:
     """Scratch and launches for up to ``max_rows`` rows; one serves all layers of a stream."""
 
-    def __init__(self, device: Device, shape: MoeShape, max_rows: int) -> None:
-        assert shape.hidden % 128 == 0 and shape.ffn % 8 == 0
-        assert shape.experts <= MAX_EXPERTS and shape.used < MAX_RANKS
+    def __init__(
+        self, device: Device, shape: MoeShape, max_rows: int, arrays: Mapping[str, Array] | None = None
+    ) -> None:
+        """``arrays``: those of :func:`moe_arrays` by name; None: its own."""
+        assert shape.hidden % 8 == 0 and shape.ffn % 8 == 0
+        assert shape.experts <= MAX_EXPERTS and shape.used <= MAX_USED
         self.device, self.shape, self.max_rows = device, shape, max_rows
-        ranks = shape.used + 1
-        pairs = max_rows * ranks
-        self.wide = device.empty((max_rows, shape.hidden), np.float32)
+        if arrays is None:
+            arrays = allocate(device, moe_arrays(shape, max_rows))
+        self.wide = arrays["router inputs"]
         """Rows as ``rms_norm_wide`` leaves them, the router's input."""
-        self.logits = device.empty((max_rows, shape.experts + 1), np.float32)
-        self.chosen = device.empty((max_rows, ranks), np.int32)
-        self.weights = device.empty((max_rows, ranks), np.float32)
-        self.order = device.empty(pairs, np.int32)
-        self.place = device.empty(pairs, np.int32)
-        self.tiles = device.empty((pairs + shape.experts + 1, 4), np.int32)
-        self.num_tiles = device.empty(2, np.int32)
-        self.middle = device.zeros(num_values_of(pairs, shape.ffn), np.uint16)
-        self.results = device.empty((pairs, shape.hidden), np.float32)
-
-    @staticmethod
-    def num_bytes(shape: MoeShape, max_rows: int) -> int:
-        """Device memory that one takes."""
-        ranks = shape.used + 1
-        pairs = max_rows * ranks
-        floats = max_rows * (shape.hidden + shape.experts + 1 + 2 * ranks) + pairs * (2 + shape.hidden)
-        return 4 * (floats + 4 * (pairs + shape.experts + 1) + 2) + 2 * num_values_of(pairs, shape.ffn)
+        self.logits = arrays["router logits"]
+        self.chosen, self.weights = arrays["chosen experts"], arrays["experts' shares"]
+        self.order, self.place = arrays["pairs in order"], arrays["places of pairs"]
+        self.tiles, self.num_tiles = arrays["tiles of experts"], arrays["numbers of tiles"]
+        self.middle, self.results = arrays["experts' middle"], arrays["experts' results"]
+        device.fill(self.middle, 0)  # no kernel writes past an expert's width
 
     def launch(
-        self, layer: DeviceExperts, header: Array, inputs: Array, input_rows: int, x: Array, rows: int
+        self, layer: Experts, header: Array, inputs: Array, input_rows: int, x: Array, rows: int
     ) -> None:
         """Queue ``x`` += the layer's feed-forward.
 
@@ -147,48 +119,14 @@ class DeviceMoe:
         self._route(layer, header, rows)
         self._group(header, rows, 8 * tiles)
         shape, depth = self.shape, padded_depth(self.shape.ffn)
-        everything = [(layer.gate_up, layer.gate_up_format, 0)]
-        if layer.shared_gate_up is not None:
-            everything.append((layer.shared_gate_up, layer.shared_gate_up_format, shape.experts))
-        for records, name, first in everything:
-            alone = len(everything) == 1
-            self._product(
-                *(
-                    records,
-                    name,
-                    first,
-                    alone,
-                    tiles,
-                    2 * shape.ffn,
-                    shape.hidden,
-                    inputs,
-                    input_rows,
-                    self.order,
-                ),
-                [None, np.int32(0), self.middle, np.int32(self._pairs), np.int32(depth)],
-                _SWIGLU,
-            )
-        everything = [(layer.down, layer.down_format, 0)]
-        if layer.shared_down is not None:
-            everything.append((layer.shared_down, layer.shared_down_format, shape.experts))
-        for records, name, first in everything:
-            alone = len(everything) == 1
-            self._product(
-                *(
-                    records,
-                    name,
-                    first,
-                    alone,
-                    tiles,
-                    shape.hidden,
-                    shape.ffn,
-                    self.middle,
-                    self._pairs,
-                    None,
-                ),
-                [self.results, np.int32(shape.hidden), None, np.int32(0), np.int32(0)],
-                _STORE,
-            )
+        for matrix, first in self._matrices(layer.gate_up, layer.shared_gate_up):
+            to = [None, np.int32(0), self.middle, np.int32(self._pairs), np.int32(depth)]
+            alone = layer.shared_gate_up is None
+            self._product(matrix, first, alone, tiles, inputs, input_rows, self.order, to, _SWIGLU)
+        for matrix, first in self._matrices(layer.down, layer.shared_down):
+            to = [self.results, np.int32(shape.hidden), None, np.int32(0), np.int32(0)]
+            alone = layer.shared_down is None
+            self._product(matrix, first, alone, tiles, self.middle, self._pairs, None, to, _STORE)
         self.device.kernel("moe.cu", "moe_combine")(
             (-(-shape.hidden // 1024), rows, 1),
             256,
@@ -201,25 +139,39 @@ class DeviceMoe:
                 x,
                 np.int32(shape.hidden),
             ],
+            early=True,
         )
+
+    def _matrices(
+        self, all_of_them: ExpertMatrix, shared: ExpertMatrix | None
+    ) -> list[tuple[ExpertMatrix, int]]:
+        """With the number of the first expert of each."""
+        return [(all_of_them, 0), *([] if shared is None else [(shared, self.shape.experts)])]
 
     @property
     def _pairs(self) -> int:
         return self.max_rows * (self.shape.used + 1)
 
-    def _route(self, layer: DeviceExperts, header: Array, rows: int) -> None:
+    def _route(self, layer: Experts, header: Array, rows: int) -> None:
         """Logits of all rows."""
         outputs = self.shape.experts + 1
         per_warp = (4, 1) if rows <= 64 else (8, 2)
         defines = {
-            "ROUTER_BF16": int(layer.router.dtype == np.uint16),
+            "ROUTER_BF16": int(layer.router.format == "BF16"),
             "ROUTER_ROWS": per_warp[0],
             "ROUTER_OUTPUTS": per_warp[1],
         }
         self.device.kernel("moe.cu", "moe_router", defines)(
             (-(-outputs // (8 * per_warp[1])), -(-rows // per_warp[0]), 1),
             256,
-            [header, self.wide, layer.router, np.int32(outputs), np.int32(self.shape.hidden), self.logits],
+            [
+                header,
+                self.wide,
+                layer.router.data,
+                np.int32(outputs),
+                np.int32(self.shape.hidden),
+                self.logits,
+            ],
             early=True,
         )
 
@@ -245,21 +197,19 @@ class DeviceMoe:
 
     def _product(
         self,
-        records: Array,
-        name: str,
+        matrix: ExpertMatrix,
         first_expert: int,
         alone: bool,
         tiles: int,
-        n: int,
-        k: int,
         x: Array,
         x_rows: int,
         order: Array | None,
         to: list[Any],
         epilogue: int,
     ) -> None:
+        name, n, records = matrix.format, matrix.rows, matrix.records
         plan = _launch_for(name, tiles, self.device.shared_limit)
-        blocks, deep = -(-n // ROW_BLOCK), padded_depth(k) // 256
+        blocks, deep = -(-n // ROW_BLOCK), padded_depth(matrix.depth) // 256
         shared_only = first_expert > 0
         kernel = self.device.kernel(
             "moe_gemm.cu",

@@ -12,6 +12,7 @@ from luce.engines.qwen35.device import deltanet
 from luce.engines.qwen35.device.buffers import MAX_LANES
 from luce.engines.qwen35.device.descriptors import STEP_ROWS
 from luce.engines.qwen35.device.layouts import kv_arrays, state_arrays
+from luce.engines.qwen35.device.moe import MoeShape, moe_arrays
 from luce.engines.qwen35.device.pool import pool_arrays
 from luce.engines.qwen35.device.products import needs_gate_up, product_arrays
 from luce.engines.qwen35.device.sampler import DeviceSampler
@@ -50,8 +51,11 @@ def scratch_of(
 ) -> Iterator[ArraySpec]:
     """Everything but weights, sequence state and the sampler's memory."""
     yield from product_arrays(device, text)
-    if needs_gate_up(device.arch):
-        yield ArraySpec("working memory", "gate and up", (max(sizes.chunk_rows, STEP_ROWS), 2 * config.ffn))
+    rows = max(sizes.chunk_rows, STEP_ROWS)
+    if config.moe is not None:
+        yield from moe_arrays(MoeShape.of(config), rows)
+    elif needs_gate_up(device.arch):
+        yield ArraySpec("working memory", "gate and up", (rows, 2 * config.ffn))
     yield from pass_arrays(sizes.chunk_rows, num_token_ids)
     yield from row_arrays(config, sizes.chunk_rows)
     if not all(config.full_attention):

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 import attrs
 import numpy as np
 
+from luce.compute.activations import padded_depth
 from luce.compute.device import Array, Device
 from luce.compute.norms import NORM_SHARED, norm_threads
 from luce.compute.packing import ROW_BLOCK
@@ -18,11 +19,13 @@ from luce.engines.qwen35.config import TextConfig
 from luce.engines.qwen35.device.attention import AttentionKernels, KvArrays, PassArrays, SplitArrays
 from luce.engines.qwen35.device.deltanet import DeltaNetConstants, DeltaNetLauncher, MixerRows
 from luce.engines.qwen35.device.descriptors import DRAWN, STEP_ROWS
+from luce.engines.qwen35.device.experts import Experts
+from luce.engines.qwen35.device.moe import DeviceMoe, MoeShape
 from luce.engines.qwen35.device.pool import DevicePool
 from luce.engines.qwen35.device.products import Input, Products
 from luce.engines.qwen35.device.runner import Tap
 from luce.engines.qwen35.device.sampler import DeviceSampler
-from luce.engines.qwen35.device.weights import Attention, DeltaNet, Text, Vector
+from luce.engines.qwen35.device.weights import Attention, DeltaNet, Dense, Text, Vector
 
 __all__ = ["QwenProgram"]
 
@@ -68,6 +71,10 @@ class QwenProgram:
         self._drawn, self._faults = scratch["results"][:draws], scratch["results"][draws:]
         self._embed = device.kernel("embedding.cu", "embedding", {"FORMAT": f"FORMAT_{text.embed.format}"})
         self._rms_norm = device.kernel("norm.cu", "rms_norm")
+        self._moe = self._rms_norm_wide = None
+        if config.moe is not None:
+            self._moe = DeviceMoe(device, MoeShape.of(config), max(chunk_rows, STEP_ROWS), scratch)
+            self._rms_norm_wide = device.kernel("norm.cu", "rms_norm_wide")
         self._check = device.kernel("copies.cu", "check_lanes")
         self._deltanet = self._attention = None
         self._constants: dict[int, DeltaNetConstants] = {}
@@ -124,9 +131,10 @@ class QwenProgram:
                 mixed = self._mix_attention(at, layer.mixer, normed, full)
                 full += 1
             self._products.add(layer.mixer.out, mixed, self.x)
-            normed = self._norm(at, layer.post_norm)
-            middle = self._products.swiglu(layer.gate_up, normed, self._scratch["middle"], self.config.ffn)
-            self._products.add(layer.down, middle, self.x)
+            if isinstance(layer.ffn, Experts):
+                self._experts(at, layer.post_norm, layer.ffn)
+            else:
+                self._dense(at, layer.post_norm, layer.ffn)
             if tap is not None:
                 tap(number)
         self._check(
@@ -205,6 +213,27 @@ class QwenProgram:
         else:
             self._attention.chunks(at.arrays, at.tiles, inputs, q, kv, mixed.data, mixed.height, mixed.tile)
         return mixed
+
+    def _dense(self, at: _Pass, scale: Vector, layer: Dense) -> None:
+        normed = self._norm(at, scale)
+        middle = self._products.swiglu(layer.gate_up, normed, self._scratch["middle"], self.config.ffn)
+        self._products.add(layer.down, middle, self.x)
+
+    def _experts(self, at: _Pass, scale: Vector, layer: Experts) -> None:
+        """Rows stand in the step layout, however many they are: experts find theirs one by one."""
+        assert self._moe is not None and self._rms_norm_wide is not None
+        normed, depth = self._scratch["normed"], padded_depth(self.hidden)
+        self._rms_norm_wide(
+            (at.rows, 1, 1),
+            norm_threads(self.hidden),
+            [
+                *(at.parts["header"], None, self.x, scale.data, self._eps, np.int32(self.hidden)),
+                *(normed, np.int32(at.rows), np.int32(0), np.int32(depth), self._moe.wide),
+            ],
+            shared=NORM_SHARED,
+            early=True,
+        )
+        self._moe.launch(layer, at.parts["header"], normed, at.rows, self.x, at.rows)
 
     def _draw(self, at: _Pass, samples: int) -> None:
         last = Input(self._scratch["rows to draw from"], samples, self.hidden)

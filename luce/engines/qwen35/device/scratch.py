@@ -60,7 +60,8 @@ def row_arrays(text: TextConfig, chunk_rows: int) -> Iterator[ArraySpec]:
     yield ArraySpec(PART, "mixer inputs", (rows, -(-max(widths) // 16) * 16))
     yield ArraySpec(PART, "gates", (rows, -(-2 * text.value_heads // 16) * 16))
     yield ArraySpec(PART, "mixed", (max(values_of(rows, depth) for depth in mixers),), "uint16")
-    yield ArraySpec(PART, "middle", (values_of(rows, text.ffn),), "uint16")
+    if text.moe is None:
+        yield ArraySpec(PART, "middle", (values_of(rows, text.ffn),), "uint16")
     yield ArraySpec(PART, "rows to draw from", (num_values(STEP_ROWS, text.hidden, 0),), "uint16")
     yield ArraySpec("logits", "logits", (STEP_ROWS, -(-text.vocab_size // 16) * 16))
 

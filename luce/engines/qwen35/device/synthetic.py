@@ -31,6 +31,7 @@ HEAD_FORMATS = {"Q4_K": "Q6_K", "Q5_K": "Q6_K", "IQ4_XS": "Q6_K"}
 """Format of head and embedding beside matrices of a format, where it is another one."""
 MADE_ROWS = 64
 """Rows that are made; a matrix repeats them."""
+ROUTERS = ("mlp.gate.weight", "shared_expert_gate.weight")
 SCALES = {"Q6_K": slice(208, 210), "Q4_K": slice(0, 4), "Q5_K": slice(0, 4)}
 """Where the float16 scales of a block stand; elsewhere in its first two bytes."""
 
@@ -67,7 +68,24 @@ class SyntheticSource:
 
     def rows(self) -> MatrixRows:
         """The rows that are repeated."""
-        return MatrixRows(self.format, self.depth, random_rows(self.format, self.depth))
+        return MatrixRows(self.format, self.depth, random_rows(self.format, self.depth), repeats=True)
+
+    def expert(self, number: int) -> MatrixRows:
+        return self.rows()
+
+
+@attrs.frozen(eq=False)
+class RouterSource:
+    """Rows of a router in bf16: no two may be alike, or experts would be chosen in groups."""
+
+    values: npt.NDArray[np.float32]
+    format: str = "BF16"
+
+    def rows(self) -> MatrixRows:
+        return MatrixRows("BF16", self.values.shape[1], round_bf16(self.values).view(np.uint8))
+
+    def expert(self, number: int) -> MatrixRows:
+        raise NotImplementedError("a router is no expert")
 
 
 class _Take:
@@ -83,14 +101,20 @@ class _Take:
     def __call__(
         self, name: str, shape: tuple[int, ...], convert: Convert | None = None
     ) -> npt.NDArray[np.float32]:
-        if len(shape) != 2 or shape[1] < LEAST_COLUMNS or name.startswith("model.visual."):
-            return self._small(name, shape, convert)
         form = self._form
+        if name.endswith(ROUTERS):
+            made = self._small(name, shape, convert)
+            return DeferredTensor.of(RouterSource(made), shape) if form == "BF16" else made
+        experts = len(shape) == 3 and ".experts." in name
+        if name.startswith("model.visual.") or not (
+            experts or (len(shape) == 2 and shape[1] >= LEAST_COLUMNS)
+        ):
+            return self._small(name, shape, convert)
         if "embed_tokens" in name or "lm_head" in name:
             form = HEAD_FORMATS.get(form, form)
-        elif "in_proj_a" in name or "in_proj_b" in name or shape[1] % formats.block_size(form):
+        elif "in_proj_a" in name or "in_proj_b" in name or shape[-1] % formats.block_size(form):
             form = "BF16"
-        return DeferredTensor.of(SyntheticSource(form, shape[1]), shape)
+        return DeferredTensor.of(SyntheticSource(form, shape[-1]), shape)
 
 
 def synthetic_device_weights(config: Qwen35Config, form: str) -> Qwen35Weights:

@@ -7,7 +7,7 @@ the headers of the files alone. Then :func:`upload` allocates just that and read
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Protocol
 
 import attrs
 import numpy as np
@@ -15,8 +15,10 @@ import numpy.typing as npt
 
 from luce.compute.bf16 import round_bf16
 from luce.compute.device import Array, Device
-from luce.compute.packing import ROW_BLOCK, interleave, pack_rows, packed_shape, stored_format
-from luce.engines.qwen35.device.deferred import MatrixRows, matrix_format, matrix_rows
+from luce.compute.packing import ROW_BLOCK, interleave, packed_shape, stored_format
+from luce.engines.qwen35.device.deferred import MatrixRows, join_rows, matrix_format, matrix_rows
+from luce.engines.qwen35.device.experts import ExpertMatrix, Experts, Router, list_experts
+from luce.engines.qwen35.device.uploads import repeat, upload_records
 from luce.engines.qwen35.memory_parts import ArraySpec
 from luce.engines.qwen35.weights import (
     DeltaNetWeights,
@@ -25,12 +27,12 @@ from luce.engines.qwen35.weights import (
     LayerWeights,
     Qwen35Weights,
 )
-from luce.errors import ConfigError
 from luce.weights import formats
 
 __all__ = [
     "Attention",
     "DeltaNet",
+    "Dense",
     "Layer",
     "Matrix",
     "Part",
@@ -89,6 +91,20 @@ class Matrix:
     def depth(self) -> int:
         return self.parts[0].depth
 
+    def arrays(self) -> Iterator[ArraySpec]:
+        for number, part in enumerate(self.parts):
+            yield ArraySpec(PART, f"{self.name} {number}", part.shape, "uint8")
+
+    def held(self) -> Iterator[Array]:
+        yield from (part.records for part in self.parts)
+
+    def formats(self) -> Iterator[tuple[str, str]]:
+        yield from ((matrix_format(source), part.format) for part in self.parts for source in part.sources)
+
+    def upload(self, device: Device) -> None:
+        for part in self.parts:
+            _upload_part(device, part)
+
 
 @attrs.define(eq=False)
 class Table:
@@ -100,6 +116,22 @@ class Table:
     row_bytes: int
     data: Array = None
 
+    def arrays(self) -> Iterator[ArraySpec]:
+        yield ArraySpec(PART, self.name, (len(self.source), self.row_bytes), "uint8")
+
+    def held(self) -> Iterator[Array]:
+        yield self.data
+
+    def formats(self) -> Iterator[tuple[str, str]]:
+        yield matrix_format(self.source), self.format
+
+    def upload(self, device: Device) -> None:
+        rows = matrix_rows(self.source)
+        data = rows.data if rows.format == self.format else _bf16(rows)
+        self.data = device.empty((len(self.source), self.row_bytes), np.uint8)
+        device.upload(self.data[: len(data)], np.ascontiguousarray(data[: len(self.source)]))
+        repeat(device, self.data, len(data))
+
 
 @attrs.define(eq=False)
 class Vector:
@@ -108,6 +140,34 @@ class Vector:
     name: str
     values: F32
     data: Array = None
+
+    def arrays(self) -> Iterator[ArraySpec]:
+        yield ArraySpec(PART, self.name, self.values.shape)
+
+    def held(self) -> Iterator[Array]:
+        yield self.data
+
+    def formats(self) -> Iterator[tuple[str, str]]:
+        return iter(())
+
+    def upload(self, device: Device) -> None:
+        self.data = device.array(np.ascontiguousarray(self.values, np.float32))
+
+
+class Member(Protocol):
+    """One array on the device, or some that stand together."""
+
+    def arrays(self) -> Iterator[ArraySpec]:
+        """What it takes there."""
+
+    def held(self) -> Iterator[Array]:
+        """Its arrays, once uploaded."""
+
+    def formats(self) -> Iterator[tuple[str, str]]:
+        """(file's format, held format) of its matrices."""
+
+    def upload(self, device: Device) -> None:
+        """Allocate and fill them."""
 
 
 @attrs.define(eq=False)
@@ -134,12 +194,19 @@ class Attention:
 
 
 @attrs.define(eq=False)
+class Dense:
+    """A feed-forward that every row goes through."""
+
+    gate_up: Matrix
+    down: Matrix
+
+
+@attrs.define(eq=False)
 class Layer:
     input_norm: Vector
     mixer: DeltaNet | Attention
     post_norm: Vector
-    gate_up: Matrix
-    down: Matrix
+    ffn: Dense | Experts
 
 
 @attrs.define(eq=False)
@@ -149,7 +216,7 @@ class Text:
     final_norm: Vector
     head: Matrix
 
-    def members(self) -> Iterator[Matrix | Table | Vector]:
+    def members(self) -> Iterator[Member]:
         """Everything, in the order in which it is read."""
         yield self.embed
         for layer in self.layers:
@@ -159,27 +226,18 @@ class Text:
     def held(self) -> Iterator[Array]:
         """The arrays on the device."""
         for member in self.members():
-            if isinstance(member, Matrix):
-                yield from (part.records for part in member.parts)
-            else:
-                yield member.data
+            yield from member.held()
 
     def arrays(self) -> Iterator[ArraySpec]:
         """What it takes on the device."""
         for member in self.members():
-            if isinstance(member, Matrix):
-                for number, part in enumerate(member.parts):
-                    yield ArraySpec(PART, f"{member.name} {number}", part.shape, "uint8")
-            elif isinstance(member, Table):
-                yield ArraySpec(PART, member.name, (len(member.source), member.row_bytes), "uint8")
-            else:
-                yield ArraySpec(PART, member.name, member.values.shape)
+            yield from member.arrays()
 
 
-def _members(value: Any) -> Iterator[Matrix | Table | Vector]:
+def _members(value: Any) -> Iterator[Member]:
     for field in attrs.fields(type(value)):
         member = getattr(value, field.name)
-        if isinstance(member, Matrix | Vector):
+        if isinstance(member, Matrix | Vector | Router | ExpertMatrix):
             yield member
         elif member is not None:
             yield from _members(member)
@@ -214,10 +272,6 @@ def _table(name: str, matrix: F32) -> Table:
 
 
 def _layer(name: str, w: LayerWeights) -> Layer:
-    if not isinstance(w.ffn, FfnWeights):
-        raise ConfigError(
-            "mixtures of experts are not served on a GPU yet; use --device cpu", flag="--device"
-        )
     mixer: DeltaNet | Attention
     m = w.mixer
     if isinstance(m, DeltaNetWeights):
@@ -239,22 +293,25 @@ def _layer(name: str, w: LayerWeights) -> Layer:
             Vector(f"{name} k norm", m.k_norm),
             _matrix(f"{name} out", m.o),
         )
-    gate, up = w.ffn.gate, w.ffn.up
-    held = _held(gate) if matrix_format(gate) == matrix_format(up) else "BF16"
     return Layer(
         Vector(f"{name} input norm", w.input_norm),
         mixer,
         Vector(f"{name} post norm", w.post_norm),
-        Matrix(f"{name} gate and up", (Part(held, (gate, up), interleaved=True),)),
-        _matrix(f"{name} down", w.ffn.down),
+        _dense(name, w.ffn) if isinstance(w.ffn, FfnWeights) else list_experts(name, w.ffn),
     )
+
+
+def _dense(name: str, w: FfnWeights) -> Dense:
+    held = _held(w.gate) if matrix_format(w.gate) == matrix_format(w.up) else "BF16"
+    gate_up = Matrix(f"{name} gate and up", (Part(held, (w.gate, w.up), interleaved=True),))
+    return Dense(gate_up, _matrix(f"{name} down", w.down))
 
 
 def list_weights(weights: Qwen35Weights) -> Text:
     """What the text model takes; nothing is read or allocated.
 
     Raises:
-        ConfigError: the model is of a kind that is not served on devices.
+        ConfigError: a mixture of experts is of a kind that is not served on devices.
     """
     return Text(
         _table("embedding", weights.embed),
@@ -268,12 +325,7 @@ def conversions(text: Text) -> dict[tuple[str, str], int]:
     """Matrices that are held in another format than their file's, by (file's, held)."""
     found: dict[tuple[str, str], int] = {}
     for member in text.members():
-        pairs: list[tuple[str, str]] = []
-        if isinstance(member, Matrix):
-            pairs = [(matrix_format(s), part.format) for part in member.parts for s in part.sources]
-        elif isinstance(member, Table):
-            pairs = [(matrix_format(member.source), member.format)]
-        for pair in pairs:
+        for pair in member.formats():
             if pair[0] != pair[1]:
                 found[pair] = found.get(pair, 0) + 1
     return found
@@ -287,56 +339,29 @@ def upload(device: Device, text: Text) -> None:
         DeviceError: the device's memory is used up.
     """
     for member in text.members():
-        if isinstance(member, Matrix):
-            for part in member.parts:
-                _upload_part(device, part)
-        elif isinstance(member, Table):
-            rows = matrix_rows(member.source)
-            data = rows.data if rows.format == member.format else _bf16(rows)
-            member.data = device.empty((len(member.source), member.row_bytes), np.uint8)
-            device.upload(member.data[: len(data)], np.ascontiguousarray(data[: len(member.source)]))
-            _repeat(device, member.data, len(data))
-        else:
-            member.data = device.array(np.ascontiguousarray(member.values, np.float32))
+        member.upload(device)
 
 
 def _upload_part(device: Device, part: Part) -> None:
     part.records = device.empty(part.shape, np.uint8)
     at = 0
     for rows in _sources(part):
-        for first, records in pack_rows(rows.format, rows.data, rows.columns):
-            to = part.records[at + first : at + first + len(records)]
-            device.upload(to, np.ascontiguousarray(records[: len(to)]))
+        upload_records(device, part.records[at:], rows)
         at += -(-len(rows.data) // ROW_BLOCK)
-    _repeat(device, part.records, at)
-
-
-def _repeat(device: Device, array: Array, made: int) -> None:
-    """Fill the rest of ``array`` with its first ``made`` entries, over and over (random matrices alone need it)."""
-    while made < len(array):
-        count = min(made, len(array) - made)
-        device.copy(array[made : made + count], array[:count])
-        made += count
+    repeat(device, part.records, at)
 
 
 def _sources(part: Part) -> Iterator[MatrixRows]:
     if not part.interleaved:
         found = list(map(matrix_rows, part.sources))
         if any(len(rows.data) % ROW_BLOCK for rows in found[:-1]):  # row-blocks that two sources share
-            found = [_joined(found)]
+            found = [join_rows(found)]
         yield from found
         return
     gate, up = map(matrix_rows, part.sources)
     if gate.format != up.format:
         gate, up = (MatrixRows("F32", rows.columns, rows.values().view(np.uint8)) for rows in (gate, up))
     yield MatrixRows(gate.format, gate.columns, interleave(gate.data, up.data))
-
-
-def _joined(parts: list[MatrixRows]) -> MatrixRows:
-    """One below the other, in their format if it is the same."""
-    if len({rows.format for rows in parts}) > 1:
-        parts = [MatrixRows("F32", rows.columns, rows.values().view(np.uint8)) for rows in parts]
-    return MatrixRows(parts[0].format, parts[0].columns, np.concatenate([rows.data for rows in parts]))
 
 
 def _bf16(rows: MatrixRows) -> npt.NDArray[np.uint8]:
