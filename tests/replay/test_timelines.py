@@ -82,8 +82,7 @@ def chrome(trace: list[Item]) -> list[dict[str, Any]]:
 
 
 def test_chrome_events_have_the_fields_that_their_kinds_need(trace: list[Item]) -> None:
-    """By the Trace Event Format. The trace processor of the perfetto package, which would be the better judge, is
-    fetched from the network when it is first used."""
+    """By the Trace Event Format. What Perfetto makes of it: tests/replay/test_perfetto.py."""
     needed = {
         "M": {"pid", "name", "args"},
         "X": {"pid", "tid", "name", "ts", "dur", "args"},
