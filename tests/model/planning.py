@@ -44,6 +44,7 @@ class Planning(LoopActor):
             flights=loop.flights,
             staged_pass=loop.staged_pass,
             machine=SimpleNamespace(active=lambda state: state in loop.here.active),
+            pace=None,
         )
         state = freeze(seen, run_ahead=run_ahead)  # type: ignore[arg-type]
         if "eager-park" in self.planted:
