@@ -23,6 +23,9 @@
 #ifndef OWN_SUMS
 #define OWN_SUMS 0          // 1: the sums of 32 activations are not in x, they are made here (nobody wrote them)
 #endif
+#ifndef NORM
+#define NORM 0              // pieces of 256 values a warp whose RMS norm the CTA makes itself, of f32 rows; 0: x is there
+#endif
 #ifndef CTAS
 #define CTAS 1              // that should fit on a multiprocessor
 #endif
@@ -35,6 +38,10 @@
 #define QUARTERS (4 / PIECES)
 
 #if HAS_BULK
+
+#if NORM
+#include "gemm_norm.h"
+#endif
 
 #if MINIMA && OWN_SUMS
 // Sums of 32 of the activations in shared memory, where those of x would stand.
@@ -56,10 +63,12 @@ DEVICE void make_sums(const u8* xs, u16* sums, i32 records) {
 // y f32 [.][y_stride]; h: the activations of the next GEMM, depth h_depth (EPILOGUE_SWIGLU). parts, counts: scratch for shared row-blocks,
 // counts zero before and after. Of the first `n` rows of W and the first `rows` of x something is written. slice: chunks of
 // a slice; aligned: CTAs take whole row-blocks. stages: pieces of a warp's ring. slots: row-blocks of a CTA whose partial sums
-// can be under way.
+// can be under way. With NORM x is f32 [.][norm_width] and its RMS norm with factors `scale` is what is multiplied; the CTA has
+// all of K then, and NORM WARPS >= rows records.
 LUCE_KERNEL_RESIDENT(gemm_decode, WARPS * WARP, CTAS)
 (const u8* x, const u8* RESTRICT w, f32* y, u16* h, f32* parts, u32* counts, i32 rows, i32 n, i32 y_stride, i32 h_depth,
- i32 row_blocks, i32 records, i32 slice, i32 aligned, i32 stages, i32 slots) {
+ i32 row_blocks, i32 records, i32 slice, i32 aligned, i32 stages, i32 slots, const f32* scale, f32 eps,
+ i32 norm_width) {
   const i32 lane = ::lane(), warp = ::warp(), depth = records * RECORD_DEPTH, chunks = ceil_div(records, 4);
   const bool sliced = slice < chunks;
   i32 cta = block_x(), ctas = grid_x(), first_chunk = 0, width = chunks;
@@ -131,6 +140,9 @@ LUCE_KERNEL_RESIDENT(gemm_decode, WARPS * WARP, CTAS)
     bar_init_fence();
   }
   pdl_launch();
+#if NORM
+  norm_activations((const f32*)x, scale, eps, norm_width, rows, records, xs, partials);
+#else
   pdl_wait();
   sync_block();
   if (thread() == 0) {
@@ -142,6 +154,7 @@ LUCE_KERNEL_RESIDENT(gemm_decode, WARPS * WARP, CTAS)
     if (with_sums) bulk_load(sums, x + (i64)depth * ROWS * 2 + (i64)first_chunk * (CHUNK_DEPTH * ROWS / 8), (u32)bytes / 16, x_bar);
   }
   bar_wait(x_bar, 0);
+#endif
 #if MINIMA && OWN_SUMS
   make_sums(xs, (u16*)sums, min_(width * 4, records - first_chunk * 4));
   sync_block();

@@ -4,6 +4,7 @@
 // fixed tree: eight consecutive values a thread in order, lanes of a warp, warps.
 #include "activation.h"
 #include "batch.h"
+#include "norm.h"
 
 #define NORM_THREADS 1024
 #ifndef PREFILL_ROWS
@@ -19,11 +20,6 @@ DEVICE f32 block_sum(f32 v, f32* room) {
   return warp_sum(lane() < block_threads() / WARP ? room[lane()] : 0.0f);
 }
 
-DEVICE void load8(const f32* at, f32 (&v)[8]) {
-  f32x4 a = *(const f32x4*)at, b = *(const f32x4*)(at + 4);
-  v[0] = a.x; v[1] = a.y; v[2] = a.z; v[3] = a.w; v[4] = b.x; v[5] = b.y; v[6] = b.z; v[7] = b.w;
-}
-
 struct Norm {
   const Pass* pass;
   const Sample* samples;
@@ -35,17 +31,6 @@ struct Norm {
   f32* wide;   // may be null
 };
 
-DEVICE f32 square_sum(const f32 (&v)[8]) {
-  f32 sum = 0.0f;
-  UNROLL
-  for (i32 j = 0; j < 8; j++) sum = fma_(v[j], v[j], sum);
-  return sum;
-}
-DEVICE void norm_values(f32 (&v)[8], f32 sum, const f32 (&factor)[8], f32 eps, i32 width) {
-  f32 inverse = div(1.0f, sqrt_(add(div(sum, (f32)width), eps)));
-  UNROLL
-  for (i32 j = 0; j < 8; j++) v[j] = mul(mul(v[j], inverse), factor[j]);
-}
 DEVICE void store_wide(const Norm& n, i32 r, i32 k, const f32 (&v)[8]) {
   f32* at = n.wide + (i64)r * n.width + k;
   *(f32x4*)at = {v[0], v[1], v[2], v[3]};
@@ -118,8 +103,8 @@ DEVICE void norm(const Norm& n) {
   f32 factor[8] = {};
   bool inside = 8 * thread() < n.width;
   if (inside) load8(n.scale + 8 * thread(), factor);  // weights do not wait for the kernel before
+  pdl_launch();   // the product behind it may fill its rings with weights while the one before ends
   pdl_wait();
-  pdl_launch();
   if (!n.to.tile) norm_row(n, block_x(), inside, factor);
   else if (PREFILL_ROWS == 4) norm_rows<4>(n, block_x() * 4, inside, factor);
   else norm_rows<2>(n, block_x() * 2, inside, factor);

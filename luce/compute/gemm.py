@@ -23,12 +23,16 @@ from luce.compute.gemm_plan import (
 )
 from luce.compute.packing import ROW_BLOCK, pack_rows, packed_shape, stored_format
 
-__all__ = ["Epilogue", "GemmScratch", "WeightMatrix", "scratch_for"]
+__all__ = ["Epilogue", "GemmScratch", "RowNorm", "WeightMatrix", "scratch_for"]
 
 U8 = npt.NDArray[np.uint8]
 PLAIN_ROWS = 8
 """Activations of a block of the plain GEMM in the prefill layout."""
 PLAIN_WARPS = 8
+MOST_NORMED = 20480
+"""Values of rows up to which every CTA normalises them for itself."""
+MOST_PIECES = 6
+"""Of 256 values that a warp holds in registers."""
 
 
 class Epilogue(enum.Enum):
@@ -41,6 +45,15 @@ class Epilogue(enum.Enum):
     SWIGLU = 2
     """bf16 activations silu(gate) * up [rows, N / 2] in the layout of x, without sums of 32; the matrix holds gate and
     up interleaved by 8 rows (luce.compute.packing.interleave)."""
+
+
+@attrs.frozen(eq=False)
+class RowNorm:
+    """The RMS norm in front of a product."""
+
+    scale: Any
+    """f32 [depth] on the device, the factors themselves (1 + weight)."""
+    eps: float
 
 
 @attrs.frozen(eq=False)
@@ -103,6 +116,17 @@ class WeightMatrix:
             self.format, self.rows, self.depth, rows, self.device.multiprocessors, self.device.shared_limit
         )
 
+    def norms(self, rows: int) -> bool:
+        """Can, and should, :meth:`decode` make the norm of a bucket of rows itself?"""
+        plan = self.plan(rows)
+        whole = plan.slice_chunks * CHUNK_DEPTH >= self.depth
+        fits = whole and self.depth % 8 == 0 and self.depth <= 8192
+        return fits and rows * self.depth <= MOST_NORMED and self._norm_pieces(rows, plan) <= MOST_PIECES
+
+    def _norm_pieces(self, rows: int, plan: DecodePlan) -> int:
+        """Pieces of 256 values that a warp normalises."""
+        return -(-rows * (padded_depth(self.depth) // 256) // plan.warps)
+
     def decode(
         self,
         x: Any,
@@ -114,6 +138,7 @@ class WeightMatrix:
         stride: int | None = None,
         valid: int | None = None,
         own_sums: bool = False,
+        norm: RowNorm | None = None,
         plan: DecodePlan | None = None,
     ) -> None:
         """Launch the product of a bucket of rows.
@@ -125,6 +150,7 @@ class WeightMatrix:
             stride: floats from one row of ``to`` to the next; N when None.
             valid: rows that are written, all of the bucket when None.
             own_sums: x comes without the sums of 32 that minima multiply (as SWIGLU leaves it); they are made here.
+            norm: x is f32 [>= rows, depth] instead, and its RMS norm is multiplied; :meth:`norms` says whether that goes.
             plan: another launch than :meth:`plan` (tests, measurements).
         """
         plan = self.plan(rows) if plan is None else plan
@@ -138,6 +164,7 @@ class WeightMatrix:
                 "CTAS": plan.resident,
                 "EPILOGUE": epilogue.value,
                 "OWN_SUMS": int(own_sums),
+                "NORM": 0 if norm is None else self._norm_pieces(rows, plan),
             },
         )
         kernel(
@@ -149,6 +176,9 @@ class WeightMatrix:
                 np.int32(plan.aligned),
                 np.int32(plan.stages),
                 np.int32(plan.slots),
+                None if norm is None else norm.scale,
+                np.float32(0 if norm is None else norm.eps),
+                np.int32(self.depth),
             ],
             shared=plan.shared,
             early=True,

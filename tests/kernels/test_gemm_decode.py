@@ -8,10 +8,11 @@ import pytest
 from luce.compute import activations
 from luce.compute.bf16 import widen_bf16
 from luce.compute.device import Device
-from luce.compute.gemm import Epilogue, WeightMatrix, scratch_for
+from luce.compute.gemm import Epilogue, RowNorm, WeightMatrix, scratch_for
 from luce.compute.gemm_plan import DecodePlan, shared_bytes
 from luce.compute.packing import interleave
 from luce.compute.weight_fields import FORMATS, read_blocks, tree_values
+from tests.kernels.test_norm import rms
 from tests.kernels.weights import random_rows
 
 
@@ -176,3 +177,30 @@ def test_sums_can_be_made_by_the_product(device: Device, name: str, bucket: int)
     scratch = scratch_for(device, [matrix.plan(bucket)])
     matrix.decode(device.array(packed), y, bucket, Epilogue.STORE, scratch, own_sums=True)
     np.testing.assert_array_equal(device.numpy(y), product(matrix, x, bucket))
+
+
+@pytest.mark.parametrize(
+    ("name", "bucket", "valid", "depth"),
+    [("Q4_K", 1, 1, 2304), ("Q5_K", 2, 2, 1280), ("BF16", 4, 3, 5120), ("BF16", 1, 1, 1032), ("Q8_0", 8, 5, 256), ("BF16", 16, 16, 1024)],
+)  # fmt: skip
+def test_the_norm_can_be_made_by_the_product(
+    device: Device, name: str, bucket: int, valid: int, depth: int
+) -> None:
+    raw, x = random_rows(name, 48, depth), 3 * rows_of(bucket, depth)
+    x[valid:] = np.nan
+    scale = 1 + rows_of(1, depth, seed=2)[0]
+    matrix = WeightMatrix.load(device, name, raw, depth)
+    scratch = scratch_for(device, [matrix.plan(bucket)])
+    apart, at_once = (device.array(np.full((bucket, 48), -7.0, np.float32)) for _ in range(2))
+    normed = device.array(rms(device, x, scale, 0))
+    assert matrix.norms(bucket)
+    matrix.decode(normed, apart, bucket, Epilogue.STORE, scratch, valid=valid)
+    norm = RowNorm(device.array(scale), 1e-6)
+    matrix.decode(device.array(x), at_once, bucket, Epilogue.STORE, scratch, valid=valid, norm=norm)
+    np.testing.assert_array_equal(device.numpy(at_once), device.numpy(apart))
+    assert np.isfinite(device.numpy(at_once)).all()
+
+
+def test_norms_of_many_values_are_left_to_a_kernel_of_their_own(device: Device) -> None:
+    matrix = WeightMatrix.load(device, "Q8_0", random_rows("Q8_0", 16, 5120), 5120)
+    assert [matrix.norms(rows) for rows in (1, 4, 8, 64)] == [True, True, False, False]

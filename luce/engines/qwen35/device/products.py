@@ -13,13 +13,13 @@ import numpy as np
 from luce.compute import gemm_prefill
 from luce.compute.activations import BUCKETS, padded_depth
 from luce.compute.device import Array, Device
-from luce.compute.gemm import Epilogue, GemmScratch, WeightMatrix
+from luce.compute.gemm import Epilogue, GemmScratch, RowNorm, WeightMatrix
 from luce.compute.gemm_prefill import launch_gemm_prefill, prefill_rows
 from luce.engines.qwen35.device.descriptors import STEP_ROWS
 from luce.engines.qwen35.device.weights import Matrix, Part, Text
 from luce.engines.qwen35.memory_parts import ArraySpec
 
-__all__ = ["Input", "Products", "input_height", "input_tile", "needs_gate_up", "product_arrays"]
+__all__ = ["Input", "Normed", "Products", "input_height", "input_tile", "needs_gate_up", "product_arrays"]
 
 POINTWISE_THREADS = 256
 SUMMED = ("Q4_K", "Q5_K")
@@ -76,6 +76,22 @@ class Input:
         return padded_depth(self.width)
 
 
+@attrs.frozen(eq=False)
+class Normed:
+    """f32 rows whose norm the products that read them make themselves."""
+
+    data: Array
+    rows: int
+    """Rows that count."""
+    norm: RowNorm
+
+    tile = 0
+
+    @property
+    def height(self) -> int:
+        return input_height(self.rows)
+
+
 def _parts(text: Text) -> Iterator[Part]:
     for member in text.members():
         if isinstance(member, Matrix):
@@ -114,7 +130,14 @@ class Products:
         if gate_up is not None:
             self._pointwise = device.kernel("pointwise.cu", "pointwise", {"FUNCTION": "SWIGLU"})
 
-    def store(self, matrix: Matrix, x: Input, out: Array) -> None:
+    def norms(self, rows: int, *matrices: Matrix) -> bool:
+        """Do the products of these matrices with ``rows`` rows take them as :class:`Normed`?"""
+        if not self._few or input_tile(rows):
+            return False
+        parts = [part for matrix in matrices for part in matrix.parts]
+        return all(self._matrices[id(part)].norms(input_height(rows)) for part in parts)
+
+    def store(self, matrix: Matrix, x: Input | Normed, out: Array) -> None:
         """``out`` f32 [rows, …] = x W^T, in its first columns."""
         self._f32(matrix, x, out, Epilogue.STORE)
 
@@ -122,11 +145,13 @@ class Products:
         """``out`` f32 [rows, …] += x W^T."""
         self._f32(matrix, x, out, Epilogue.ADD)
 
-    def _f32(self, matrix: Matrix, x: Input, out: Array, epilogue: Epilogue) -> None:
+    def _f32(self, matrix: Matrix, x: Input | Normed, out: Array, epilogue: Epilogue) -> None:
         stride = int(out.shape[1])
         for part in matrix.parts:
             to, weights = out.reshape(-1)[part.first :], self._matrices[id(part)]
-            if x.tile and self._many:
+            if isinstance(x, Normed):
+                self._normed(weights, x, to, epilogue, stride)
+            elif x.tile and self._many:
                 self._prefill(part, x, to, gemm_prefill.Epilogue[epilogue.name], width=stride)
             elif x.tile or not self._few:
                 weights.plain(x.data, to, x.height, x.tile, epilogue, stride=stride, valid=x.rows)
@@ -136,10 +161,20 @@ class Products:
                     x.data, to, x.height, epilogue, self._scratch, stride=stride, valid=x.rows, own_sums=own
                 )
 
-    def swiglu(self, matrix: Matrix, x: Input, out: Array, width: int) -> Input:
+    def _normed(
+        self, weights: WeightMatrix, x: Normed, to: Array, epilogue: Epilogue, stride: int | None = None
+    ) -> None:
+        weights.decode(
+            x.data, to, x.height, epilogue, self._scratch, stride=stride, valid=x.rows, norm=x.norm
+        )
+
+    def swiglu(self, matrix: Matrix, x: Input | Normed, out: Array, width: int) -> Input:
         """silu(gate) · up of a matrix of both, interleaved, as an input [rows, ``width``] in ``out``."""
         (part,) = matrix.parts
         result, weights = Input(out, x.rows, width), self._matrices[id(part)]
+        if isinstance(x, Normed):
+            self._normed(weights, x, out, Epilogue.SWIGLU)
+            return attrs.evolve(result, sums=False)
         if x.tile and self._many:
             many = gemm_prefill.Epilogue.SWIGLU
             self._prefill(part, x, out, many, out_depth=result.depth)

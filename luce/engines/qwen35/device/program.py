@@ -13,6 +13,7 @@ import numpy as np
 
 from luce.compute.activations import padded_depth
 from luce.compute.device import Array, Device
+from luce.compute.gemm import RowNorm
 from luce.compute.norms import NORM_SHARED, norm_threads
 from luce.compute.packing import ROW_BLOCK
 from luce.engines.qwen35.config import TextConfig
@@ -22,10 +23,10 @@ from luce.engines.qwen35.device.descriptors import DRAWN, STEP_ROWS
 from luce.engines.qwen35.device.experts import Experts
 from luce.engines.qwen35.device.moe import DeviceMoe, MoeShape
 from luce.engines.qwen35.device.pool import DevicePool
-from luce.engines.qwen35.device.products import Input, Products
+from luce.engines.qwen35.device.products import Input, Normed, Products
 from luce.engines.qwen35.device.runner import Tap
 from luce.engines.qwen35.device.sampler import DeviceSampler
-from luce.engines.qwen35.device.weights import Attention, DeltaNet, Dense, Text, Vector
+from luce.engines.qwen35.device.weights import Attention, DeltaNet, Dense, Matrix, Text, Vector
 
 __all__ = ["QwenProgram"]
 
@@ -123,7 +124,11 @@ class QwenProgram:
         self._embedding(at)
         linear = full = 0
         for number, layer in enumerate(self._text.layers):
-            normed = self._norm(at, layer.input_norm)
+            mixer = layer.mixer
+            readers = [mixer.inputs]
+            if isinstance(mixer, DeltaNet) and mixer.gates is not None:
+                readers.append(mixer.gates)
+            normed = self._norm(at, layer.input_norm, *readers)
             if isinstance(layer.mixer, DeltaNet):
                 mixed = self._mix_deltanet(at, layer.mixer, normed, linear)
                 linear += 1
@@ -161,7 +166,10 @@ class QwenProgram:
             ],
         )
 
-    def _norm(self, at: _Pass, scale: Vector) -> Input:
+    def _norm(self, at: _Pass, scale: Vector, *readers: Matrix) -> Input | Normed:
+        """The rows' norm, as the products of ``readers`` take it."""
+        if self._products.norms(at.rows, *readers):
+            return Normed(self.x, at.rows, RowNorm(scale.data, float(self._eps)))
         target = self._input("normed", at, self.hidden)
         self._launch_norm(at, scale, at.rows, None, target)
         return target
@@ -178,7 +186,7 @@ class QwenProgram:
             early=True,
         )
 
-    def _mix_deltanet(self, at: _Pass, layer: DeltaNet, normed: Input, number: int) -> Input:
+    def _mix_deltanet(self, at: _Pass, layer: DeltaNet, normed: Input | Normed, number: int) -> Input:
         assert self._deltanet is not None
         inputs, gates = self._rows_of("mixer inputs", layer.inputs.rows), self._scratch["gates"]
         stride = int(gates.shape[1])
@@ -199,7 +207,7 @@ class QwenProgram:
             self._deltanet.chunk(at.parts, at.rows, at.lanes, rows, constants, state)
         return mixed
 
-    def _mix_attention(self, at: _Pass, layer: Attention, normed: Input, number: int) -> Input:
+    def _mix_attention(self, at: _Pass, layer: Attention, normed: Input | Normed, number: int) -> Input:
         assert self._attention is not None
         inputs, q, rope = self._rows_of("mixer inputs", layer.inputs.rows), self._scratch["queries"], None
         self._products.store(layer.inputs, normed, inputs)
@@ -215,7 +223,7 @@ class QwenProgram:
         return mixed
 
     def _dense(self, at: _Pass, scale: Vector, layer: Dense) -> None:
-        normed = self._norm(at, scale)
+        normed = self._norm(at, scale, layer.gate_up)
         middle = self._products.swiglu(layer.gate_up, normed, self._scratch["middle"], self.config.ffn)
         self._products.add(layer.down, middle, self.x)
 
