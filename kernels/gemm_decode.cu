@@ -64,11 +64,11 @@ DEVICE void make_sums(const u8* xs, u16* sums, i32 records) {
 // counts zero before and after. Of the first `n` rows of W and the first `rows` of x something is written. slice: chunks of
 // a slice; aligned: CTAs take whole row-blocks. stages: pieces of a warp's ring. slots: row-blocks of a CTA whose partial sums
 // can be under way. With NORM x is f32 [.][norm_width] and its RMS norm with factors `scale` is what is multiplied; the CTA has
-// all of K then, and NORM WARPS >= rows records.
+// all of K then, and NORM WARPS >= rows records. followed: by a grid that reads x and runs beside this one.
 LUCE_KERNEL_RESIDENT(gemm_decode, WARPS * WARP, CTAS)
 (const u8* x, const u8* RESTRICT w, f32* y, u16* h, f32* parts, u32* counts, i32 rows, i32 n, i32 y_stride, i32 h_depth,
  i32 row_blocks, i32 records, i32 slice, i32 aligned, i32 stages, i32 slots, const f32* scale, f32 eps,
- i32 norm_width) {
+ i32 norm_width, i32 followed) {
   const i32 lane = ::lane(), warp = ::warp(), depth = records * RECORD_DEPTH, chunks = ceil_div(records, 4);
   const bool sliced = slice < chunks;
   i32 cta = block_x(), ctas = grid_x(), first_chunk = 0, width = chunks;
@@ -139,7 +139,7 @@ LUCE_KERNEL_RESIDENT(gemm_decode, WARPS * WARP, CTAS)
     for (i32 i = 0; i < slots; i++) counters[i] = merged[i] = 0;
     bar_init_fence();
   }
-  pdl_launch();
+  if (!followed) pdl_launch();
 #if NORM
   norm_activations((const f32*)x, scale, eps, norm_width, rows, records, xs, partials);
 #else
@@ -155,6 +155,7 @@ LUCE_KERNEL_RESIDENT(gemm_decode, WARPS * WARP, CTAS)
   }
   bar_wait(x_bar, 0);
 #endif
+  if (followed) pdl_launch();
 #if MINIMA && OWN_SUMS
   make_sums(xs, (u16*)sums, min_(width * 4, records - first_chunk * 4));
   sync_block();

@@ -1,5 +1,5 @@
 // Weight GEMM for devices without bulk copies: the tree of gemm_decode.cu and gemm_prefill.cu with plain loads, for any number of
-// rows in either layout of activations. Correct everywhere; fast nowhere.
+// rows in either layout of activations. Correct everywhere; fast nowhere, but small enough to run beside gemm_decode.
 //
 // A block has one row-block and ROWS activations; its warps take the chunks of 1,024 K in turn, and the partial sums are added in
 // ascending order out of shared memory.
@@ -11,6 +11,9 @@
 #endif
 #ifndef PREFILL
 #error "PREFILL: 1 for activations in the prefill layout (ROWS is 8 or more), 0 for the step layout of height ROWS"
+#endif
+#ifndef BESIDE
+#define BESIDE 0   // 1: beside the grid before it, which lets this one start when x is there, and does not write it
 #endif
 #define EPILOGUE_STORE 0
 #define EPILOGUE_ADD 1
@@ -33,11 +36,12 @@ DEVICE void multiply_from(Tile& c, const u32 (&a)[4][4], const Activations& x, i
 
 // x: activations of x_rows rows in tiles of x_tile (0: step layout). y f32 [.][y_stride]: rows below `rows` and columns below n are
 // written. Grid: row-blocks, tiles of ROWS rows.
-LUCE_KERNEL(gemm_plain, WARPS * WARP)
+LUCE_KERNEL_RESIDENT(gemm_plain, WARPS * WARP, BESIDE ? 6 : 1)
 (u16* x, i32 x_rows, i32 x_tile, const u8* RESTRICT w, f32* y, i32 rows, i32 n, i32 y_stride, i32 records, i32 epilogue) {
   const i32 lane = ::lane(), chunks = ceil_div(records, 4), first = block_y() * ROWS;
   const Activations a = {x, x_rows, x_tile, records * RECORD_DEPTH};
   f32* partials = (f32*)shared_memory();
+  if (BESIDE) pdl_launch();
   for (i32 chunk = warp(); chunk < chunks; chunk += WARPS) {
     Tile p;
     clear(p);
@@ -88,5 +92,6 @@ LUCE_KERNEL(gemm_plain, WARPS * WARP)
       *to = epilogue == EPILOGUE_ADD ? add(*to, t[v]) : t[v];
     }
   }
+  if (BESIDE) pdl_wait();  // who waits for this grid waits for the one before, too
 }
 LUCE_EXPORT(gemm_plain)

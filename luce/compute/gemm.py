@@ -139,6 +139,7 @@ class WeightMatrix:
         valid: int | None = None,
         own_sums: bool = False,
         norm: RowNorm | None = None,
+        followed: bool = False,
         plan: DecodePlan | None = None,
     ) -> None:
         """Launch the product of a bucket of rows.
@@ -150,7 +151,8 @@ class WeightMatrix:
             stride: floats from one row of ``to`` to the next; N when None.
             valid: rows that are written, all of the bucket when None.
             own_sums: x comes without the sums of 32 that minima multiply (as SWIGLU leaves it); they are made here.
-            norm: x is f32 [>= rows, depth] instead, and its RMS norm is multiplied; :meth:`norms` says whether that goes.
+            norm: x is f32 [>= rows, depth] instead, and its RMS norm is multiplied, where :meth:`norms` allows it.
+            followed: the next launch is a product of the same x that runs ``beside`` (:meth:`plain`).
             plan: another launch than :meth:`plan` (tests, measurements).
         """
         plan = self.plan(rows) if plan is None else plan
@@ -179,6 +181,7 @@ class WeightMatrix:
                 None if norm is None else norm.scale,
                 np.float32(0 if norm is None else norm.eps),
                 np.int32(self.depth),
+                np.int32(followed),
             ],
             shared=plan.shared,
             early=True,
@@ -252,29 +255,33 @@ class WeightMatrix:
         *,
         stride: int | None = None,
         valid: int | None = None,
+        beside: bool = False,
     ) -> None:
         """As :meth:`decode` (STORE or ADD), with the kernel for any device, any number of rows and either layout.
 
         Args:
             rows: height of the layout, a bucket or a multiple of ``tile``.
             tile: of the prefill layout; 0: the step layout.
+            beside: run beside the launch before, a ``followed`` :meth:`decode` of the same x.
         """
         assert epilogue is not Epilogue.SWIGLU, "the plain GEMM stores or adds"
         height = PLAIN_ROWS if tile else rows
+        chunks = -(-self.depth // CHUNK_DEPTH)
+        warps = min(chunks, PLAIN_WARPS) if beside else PLAIN_WARPS
         kernel = self.device.kernel(
             "gemm_plain.cu",
             "gemm_plain",
             {
                 "FORMAT": f"FORMAT_{self.format}",
                 "ROWS": height,
-                "WARPS": PLAIN_WARPS,
+                "WARPS": warps,
                 "PREFILL": int(tile > 0),
+                "BESIDE": int(beside),
             },
         )
-        chunks = -(-self.depth // CHUNK_DEPTH)
         kernel(
             (-(-self.rows // ROW_BLOCK), -(-rows // height), 1),
-            PLAIN_WARPS * 32,
+            warps * 32,
             [
                 x,
                 np.int32(rows),
@@ -288,4 +295,5 @@ class WeightMatrix:
                 np.int32(epilogue.value),
             ],
             shared=chunks * partial_floats(height) * 4,
+            early=beside,
         )

@@ -130,23 +130,36 @@ class Products:
         if gate_up is not None:
             self._pointwise = device.kernel("pointwise.cu", "pointwise", {"FUNCTION": "SWIGLU"})
 
-    def norms(self, rows: int, *matrices: Matrix) -> bool:
-        """Do the products of these matrices with ``rows`` rows take them as :class:`Normed`?"""
+    def norms(self, rows: int, matrix: Matrix) -> bool:
+        """Does the product with ``rows`` rows take them as :class:`Normed`?"""
         if not self._few or input_tile(rows):
             return False
-        parts = [part for matrix in matrices for part in matrix.parts]
-        return all(self._matrices[id(part)].norms(input_height(rows)) for part in parts)
+        return all(self._matrices[id(part)].norms(input_height(rows)) for part in matrix.parts)
 
     def store(self, matrix: Matrix, x: Input | Normed, out: Array) -> None:
         """``out`` f32 [rows, …] = x W^T, in its first columns."""
         self._f32(matrix, x, out, Epilogue.STORE)
 
+    def store_both(self, first: Matrix, out: Array, second: Matrix, to: Array, x: Input) -> None:
+        """:meth:`store` of two matrices; a small ``second`` costs next to nothing, it runs beside the first."""
+        if x.tile or not self._few:
+            self.store(second, x, to)
+            self.store(first, x, out)
+            return
+        self._f32(first, x, out, Epilogue.STORE, followed=True)
+        stride = int(to.shape[1])
+        for part in second.parts:
+            at, weights = to.reshape(-1)[part.first :], self._matrices[id(part)]
+            weights.plain(x.data, at, x.height, 0, Epilogue.STORE, stride=stride, valid=x.rows, beside=True)
+
     def add(self, matrix: Matrix, x: Input, out: Array) -> None:
         """``out`` f32 [rows, …] += x W^T."""
         self._f32(matrix, x, out, Epilogue.ADD)
 
-    def _f32(self, matrix: Matrix, x: Input | Normed, out: Array, epilogue: Epilogue) -> None:
-        stride = int(out.shape[1])
+    def _f32(
+        self, matrix: Matrix, x: Input | Normed, out: Array, epilogue: Epilogue, *, followed: bool = False
+    ) -> None:
+        stride, last = int(out.shape[1]), matrix.parts[-1]
         for part in matrix.parts:
             to, weights = out.reshape(-1)[part.first :], self._matrices[id(part)]
             if isinstance(x, Normed):
@@ -158,7 +171,15 @@ class Products:
             else:
                 own = part.format in SUMMED and not x.sums
                 weights.decode(
-                    x.data, to, x.height, epilogue, self._scratch, stride=stride, valid=x.rows, own_sums=own
+                    x.data,
+                    to,
+                    x.height,
+                    epilogue,
+                    self._scratch,
+                    stride=stride,
+                    valid=x.rows,
+                    own_sums=own,
+                    followed=followed and part is last,
                 )
 
     def _normed(

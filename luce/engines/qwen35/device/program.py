@@ -124,11 +124,8 @@ class QwenProgram:
         self._embedding(at)
         linear = full = 0
         for number, layer in enumerate(self._text.layers):
-            mixer = layer.mixer
-            readers = [mixer.inputs]
-            if isinstance(mixer, DeltaNet) and mixer.gates is not None:
-                readers.append(mixer.gates)
-            normed = self._norm(at, layer.input_norm, *readers)
+            apart = isinstance(layer.mixer, DeltaNet) and layer.mixer.gates is not None
+            normed = self._norm(at, layer.input_norm, None if apart else layer.mixer.inputs)
             if isinstance(layer.mixer, DeltaNet):
                 mixed = self._mix_deltanet(at, layer.mixer, normed, linear)
                 linear += 1
@@ -166,9 +163,9 @@ class QwenProgram:
             ],
         )
 
-    def _norm(self, at: _Pass, scale: Vector, *readers: Matrix) -> Input | Normed:
-        """The rows' norm, as the products of ``readers`` take it."""
-        if self._products.norms(at.rows, *readers):
+    def _norm(self, at: _Pass, scale: Vector, reader: Matrix | None) -> Input | Normed:
+        """The rows' norm, as the product of its only ``reader`` takes it. None: several read it."""
+        if reader is not None and self._products.norms(at.rows, reader):
             return Normed(self.x, at.rows, RowNorm(scale.data, float(self._eps)))
         target = self._input("normed", at, self.hidden)
         self._launch_norm(at, scale, at.rows, None, target)
@@ -191,13 +188,12 @@ class QwenProgram:
         inputs, gates = self._rows_of("mixer inputs", layer.inputs.rows), self._scratch["gates"]
         stride = int(gates.shape[1])
         if layer.gates is not None:
-            self._products.store(
-                layer.gates, normed, gates
-            )  # small: the next one starts to fetch weights beside it
+            assert isinstance(normed, Input)
+            self._products.store_both(layer.inputs, inputs, layer.gates, gates, normed)
         else:
             first = self.config.conv_channels + self.config.value_size
             gates, stride = inputs.reshape(-1)[first:], int(inputs.shape[1])
-        self._products.store(layer.inputs, normed, inputs)
+            self._products.store(layer.inputs, normed, inputs)
         mixed = self._input("mixed", at, self.config.value_size)
         rows = MixerRows(inputs, int(inputs.shape[1]), gates, stride, mixed.data, mixed.height, mixed.tile)
         constants, state = self._constant(layer), _state(at.pool, number)
