@@ -29,9 +29,11 @@ LUCE_KERNEL(fill_pieces, 1024)(const Piece* pieces, const i32* count, u8* to, u3
 LUCE_EXPORT(fill_pieces)
 
 // faults[l] = FAULT_ROWS when the last row of lane l of x f32 [R][hidden] holds NaN or infinity, else 0. Grid (lanes or more).
-LUCE_KERNEL(check_lanes, 1024)(const Pass* pass, const Lane* lanes, const f32* x, i32 hidden, i32* faults) {
+// beside: the grid before, which does not write x, lets this one start when x is there.
+LUCE_KERNEL(check_lanes, 1024)(const Pass* pass, const Lane* lanes, const f32* x, i32 hidden, i32* faults, i32 beside) {
   u32* bad = (u32*)shared_memory();
-  pdl_wait();
+  pdl_launch();
+  if (!beside) pdl_wait();
   i32 l = block_x();
   if (l >= pass->lanes) return;
   if (thread() == 0) *bad = 0;
@@ -42,5 +44,6 @@ LUCE_KERNEL(check_lanes, 1024)(const Pass* pass, const Lane* lanes, const f32* x
   if (wrong) atomic_or(bad, 1u);
   sync_block();
   if (thread() == 0) faults[l] = *bad ? FAULT_ROWS : 0;
+  if (beside) pdl_wait();  // who waits for this grid waits for the one before, too
 }
 LUCE_EXPORT(check_lanes)

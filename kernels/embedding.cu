@@ -35,8 +35,8 @@ DEVICE void fail_row(f32* to, i32 hidden) {
 // A row whose id is not in the table is filled with NaN: it fails alone. hidden is a multiple of 4 (and of the format's block).
 LUCE_KERNEL(embedding, 1024)(const Pass* pass, const Row* rows, const u8* RESTRICT table, i32 vocab, i32 hidden,
                              const f32* images, i32* history, i32 history_stride, f32* x) {
-  pdl_wait();
   pdl_launch();
+  pdl_wait();
   i32 r = block_x();
   if (r >= pass->rows) return;
   f32* to = x + (i64)r * hidden;
@@ -55,8 +55,8 @@ LUCE_EXPORT(embedding)
 // The same from the records of a packed matrix [vocab, hidden], say the head of a tied model.
 LUCE_KERNEL(embedding_packed, 1024)(const Pass* pass, const Row* rows, const u8* RESTRICT records, i32 vocab, i32 hidden,
                                     const f32* images, i32* history, i32 history_stride, f32* x) {
-  pdl_wait();
   pdl_launch();
+  pdl_wait();
   i32 r = block_x();
   if (r >= pass->rows) return;
   f32* to = x + (i64)r * hidden;

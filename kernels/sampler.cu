@@ -203,8 +203,8 @@ LUCE_KERNEL_RESIDENT(sampler_scan, SCAN_THREADS, 4)(const Pass* pass, const Samp
     const i32* history, i32 history_stride, u32* counts, const i32* counted, const f32* logits, i32 stride, i32 ids,
     Part* parts, f32* groups, f32x2* sums, Better* better) {
   u8* room = shared_memory();
-  pdl_wait();
   pdl_launch();
+  pdl_wait();
   const i32 r = block_y(), chunks = ceil_div(ids, CHUNK_IDS), words = (ids + 31) / 32;
   if (r >= pass->samples) return;
   const Sample& s = samples[r];
@@ -257,8 +257,8 @@ DEVICE Found found_in(const Part* parts, i32 blocks, bool draws, u8* room) {
 LUCE_KERNEL(sampler_weights, SCAN_THREADS)(const Pass* pass, const Sample* samples, const Adjust* lists, const u32* masks,
     const u32* counts, const f32* logits, i32 stride, i32 ids, const Part* parts, Better* better) {
   u8* room = shared_memory();
-  pdl_wait();
   pdl_launch();
+  pdl_wait();
   const i32 r = block_y(), chunks = ceil_div(ids, CHUNK_IDS), words = (ids + 31) / 32;
   if (r >= pass->samples) return;
   const Sample& s = samples[r];
@@ -337,8 +337,8 @@ DEVICE f64 normaliser_of(const f32x2* sums, i32 count, u8* room) {
 LUCE_KERNEL_RESIDENT(sampler_finish, FINISH_THREADS, 1)(const Pass* pass, const Sample* samples, const Adjust* lists, const u32* masks,
     i32* history, i32 history_stride, const u32* counts, i32* counted, const f32* logits, i32 stride, i32 ids, i32 blocks,
     const Part* parts, const f32* groups, const f32x2* sums, const Better* better, Drawn* drawn) {
-  pdl_wait();
   pdl_launch();
+  pdl_wait();
   const i32 r = block_x(), chunks = ceil_div(ids, CHUNK_IDS), words = (ids + 31) / 32;
   if (r >= pass->samples) return;
   Room room(shared_memory());

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from luce.compute.device import Device
 from luce.engines.qwen35.device.descriptors import FAULT_ROWS, LANE, PASS, PIECE
@@ -37,7 +38,8 @@ def test_pieces_are_filled_and_nothing_else(device: Device) -> None:
     assert np.isnan(found[4:24].view(np.float32)).all()
 
 
-def test_the_last_row_of_every_lane_is_checked(device: Device) -> None:
+@pytest.mark.parametrize("beside", [0, 1])
+def test_the_last_row_of_every_lane_is_checked(device: Device, beside: int) -> None:
     x = np.random.default_rng(1).standard_normal((9, 200)).astype(np.float32)
     x[0, 3] = np.nan  # not a last row
     x[3, 199], x[4, 0], x[8, 100] = np.nan, -np.inf, np.inf
@@ -54,6 +56,7 @@ def test_the_last_row_of_every_lane_is_checked(device: Device) -> None:
             device.array(x),
             np.int32(200),
             faults,
+            np.int32(beside),
         ],
         shared=16,
     )

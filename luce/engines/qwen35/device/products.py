@@ -136,9 +136,9 @@ class Products:
             return False
         return all(self._matrices[id(part)].norms(input_height(rows)) for part in matrix.parts)
 
-    def store(self, matrix: Matrix, x: Input | Normed, out: Array) -> None:
-        """``out`` f32 [rows, …] = x W^T, in its first columns."""
-        self._f32(matrix, x, out, Epilogue.STORE)
+    def store(self, matrix: Matrix, x: Input | Normed, out: Array, *, followed: bool = False) -> None:
+        """``out`` f32 [rows, …] = x W^T, in its first columns. ``followed``: by a launch that runs beside it."""
+        self._f32(matrix, x, out, Epilogue.STORE, followed=followed)
 
     def store_both(self, first: Matrix, out: Array, second: Matrix, to: Array, x: Input) -> None:
         """:meth:`store` of two matrices; a small ``second`` costs next to nothing, it runs beside the first."""
@@ -146,7 +146,7 @@ class Products:
             self.store(second, x, to)
             self.store(first, x, out)
             return
-        self._f32(first, x, out, Epilogue.STORE, followed=True)
+        self.store(first, x, out, followed=True)
         stride = int(to.shape[1])
         for part in second.parts:
             at, weights = to.reshape(-1)[part.first :], self._matrices[id(part)]

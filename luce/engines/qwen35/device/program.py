@@ -139,15 +139,10 @@ class QwenProgram:
                 self._dense(at, layer.post_norm, layer.ffn)
             if tap is not None:
                 tap(number)
-        self._check(
-            (at.lanes, 1, 1),
-            256,
-            [at.parts["header"], at.parts["lanes"], self.x, np.int32(self.hidden), self._faults],
-            shared=16,
-            early=True,
-        )
         if samples:
             self._draw(at, samples)
+        else:
+            self._check_lanes(at)
 
     # -- pieces ---------------------------------------------------------------------------------------------------
 
@@ -242,7 +237,8 @@ class QwenProgram:
     def _draw(self, at: _Pass, samples: int) -> None:
         last = Input(self._scratch["rows to draw from"], samples, self.hidden)
         self._launch_norm(at, self._text.final_norm, samples, at.parts["samples"], last)
-        self._products.store(self._text.head, last, self.logits)
+        self._products.store(self._text.head, last, self.logits, followed=True)
+        self._check_lanes(at, beside=True)
         self.sampler.launch(
             at.parts["header"],
             at.parts["samples"],
@@ -252,6 +248,19 @@ class QwenProgram:
             self.logits,
             self._drawn,
             samples,
+            early=True,
+        )
+
+    def _check_lanes(self, at: _Pass, *, beside: bool = False) -> None:
+        """Faults of lanes whose rows are not finite; beside a product that lets the next launch start."""
+        self._check(
+            (at.lanes, 1, 1),
+            256,
+            [
+                *(at.parts["header"], at.parts["lanes"], self.x, np.int32(self.hidden), self._faults),
+                np.int32(beside),
+            ],
+            shared=16,
             early=True,
         )
 
