@@ -29,7 +29,9 @@ U8 = npt.NDArray[np.uint8]
 PLAIN_ROWS = 8
 """Activations of a block of the plain GEMM in the prefill layout."""
 PLAIN_WARPS = 8
-MOST_NORMED = 20480
+BESIDE_WARPS = 4
+"""Of a block that finds registers beside one of :meth:`WeightMatrix.decode`."""
+MOST_NORMED = 8192
 """Values of rows up to which every CTA normalises them for itself."""
 MOST_PIECES = 6
 """Of 256 values that a warp holds in registers."""
@@ -267,7 +269,7 @@ class WeightMatrix:
         assert epilogue is not Epilogue.SWIGLU, "the plain GEMM stores or adds"
         height = PLAIN_ROWS if tile else rows
         chunks = -(-self.depth // CHUNK_DEPTH)
-        warps = min(chunks, PLAIN_WARPS) if beside else PLAIN_WARPS
+        warps = BESIDE_WARPS if beside else PLAIN_WARPS
         kernel = self.device.kernel(
             "gemm_plain.cu",
             "gemm_plain",

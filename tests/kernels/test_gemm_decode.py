@@ -182,8 +182,8 @@ def test_sums_can_be_made_by_the_product(device: Device, name: str, bucket: int)
 @pytest.mark.parametrize(
     ("name", "bucket", "valid", "depth"),
     [
-        *(("Q4_K", 1, 1, 2304), ("Q5_K", 2, 2, 1280), ("BF16", 4, 3, 5120), ("BF16", 1, 1, 1032)),
-        *(("Q8_0", 8, 5, 256), ("BF16", 16, 16, 1024)),
+        *(("Q4_K", 1, 1, 2304), ("Q5_K", 2, 2, 1280), ("BF16", 4, 3, 2048), ("BF16", 1, 1, 1032)),
+        *(("Q8_0", 8, 5, 256), ("BF16", 8, 7, 1024)),
     ],
 )
 def test_the_norm_can_be_made_by_the_product(
@@ -206,7 +206,7 @@ def test_the_norm_can_be_made_by_the_product(
 
 def test_norms_of_many_values_are_left_to_a_kernel_of_their_own(device: Device) -> None:
     matrix = WeightMatrix.load(device, "Q8_0", random_rows("Q8_0", 16, 5120), 5120)
-    assert [matrix.norms(rows) for rows in (1, 4, 8, 64)] == [True, True, False, False]
+    assert [matrix.norms(rows) for rows in (1, 2, 4, 64)] == [True, False, False, False]
 
 
 def test_a_small_product_can_run_beside(device: Device) -> None:

@@ -22,6 +22,8 @@ from luce.engines.qwen35.memory_parts import ArraySpec
 __all__ = ["Input", "Normed", "Products", "input_height", "input_tile", "needs_gate_up", "product_arrays"]
 
 POINTWISE_THREADS = 256
+BESIDE_ROWS = 4
+"""Rows up to which a small product finds room beside a large one: registers and shared memory are left to it."""
 SUMMED = ("Q4_K", "Q5_K")
 """Formats whose products read sums of their inputs."""
 
@@ -142,7 +144,7 @@ class Products:
 
     def store_both(self, first: Matrix, out: Array, second: Matrix, to: Array, x: Input) -> None:
         """:meth:`store` of two matrices; a small ``second`` costs next to nothing, it runs beside the first."""
-        if x.tile or not self._few:
+        if x.tile or x.height > BESIDE_ROWS or not self._few:
             self.store(second, x, to)
             self.store(first, x, out)
             return
