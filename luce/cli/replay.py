@@ -123,7 +123,7 @@ def show(
         int | None, COUNT, Parameter(group=WINDOW, help="Columns; by default those of the terminal.")
     ] = None,
     request: Annotated[
-        str | None, NAME, Parameter(help="List the records of this request instead, by its id.")
+        str | None, NAME, Parameter(help="List the records of this request instead, by its id or the end of it.")
     ] = None,
     config: ConfigFlags = ConfigFlags(),  # noqa: B008
 ) -> int:
@@ -150,23 +150,34 @@ def show(
     return 0
 
 
+def _whole_id(paths: list[Path], given: str) -> str:
+    """The request that is meant: by its id, or by the end of it that a timeline shows."""
+    ids = {
+        str(item.id)
+        for item in read_trace(paths)
+        if isinstance(item, EventRecord) and item.machine == "request" and str(item.id).endswith(given)
+    }
+    if given in ids or len(ids) == 1:
+        return given if given in ids else ids.pop()
+    if ids:
+        raise ConfigError(f"{len(ids)} requests end in {given!r}; give more of the id", flag="--request")
+    raise ConfigError(f"the trace has no request {given!r}", flag="--request")
+
+
 def _list_request(paths: list[Path], request: str) -> int:
     from luce.replay.show import record_line
 
     guards: dict[str, tuple[str, ...]] = {}
-    found = 0
 
     def guards_of(name: str) -> tuple[str, ...]:
         return guards.get(name, ())
 
+    request = _whole_id(paths, request)
     for item in read_trace(paths):
         if isinstance(item, FileStart):
             guards = {name: chart.guard_order for name, chart in charts_of(item.header, item.path).items()}
         elif isinstance(item, EventRecord) and item.machine == "request" and item.id == request:
-            found += 1
             print(record_line(item, guards_of))
-    if not found:
-        raise ConfigError(f"the trace has no request {request!r}", flag="--request")
     return 0
 
 

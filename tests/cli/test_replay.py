@@ -116,6 +116,8 @@ def test_show(run: Run, traces: tuple[Path, Path]) -> None:
     code, output, _ = run("show", traces[0], "--request", "r3")
     assert code == 0 and output.splitlines()[0].endswith("live, phase, waiting, queued, client, flowing")
     assert all(" r3 " in line for line in output.splitlines())
+    whole = run("show", traces[0], "--request", "r12")
+    assert whole[0] == 0 and run("show", traces[0], "--request", "12") == whole, "as a timeline shows it"
 
 
 def test_diff(run: Run, traces: tuple[Path, Path]) -> None:
@@ -148,6 +150,7 @@ def test_refusals(run: Run, traces: tuple[Path, Path], tmp_path: Path) -> None:
         (["check", ""], 2, "the path is empty"),
         (["check"], 2, "requires an argument"),
         (["show", nothing], 2, "no record is in it"),
+        (["show", source, "--request", "2"], 2, "requests end in '2'; give more of the id"),
         (["show", source, "--request", "r999"], 2, "--request: the trace has no request 'r999'"),
         (
             ["show", source, "--start", "2", "--end", "1"],
