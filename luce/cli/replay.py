@@ -123,7 +123,9 @@ def show(
         int | None, COUNT, Parameter(group=WINDOW, help="Columns; by default those of the terminal.")
     ] = None,
     request: Annotated[
-        str | None, NAME, Parameter(help="List the records of this request instead, by its id or the end of it.")
+        str | None,
+        NAME,
+        Parameter(help="List the records of this request instead, by its id or the end of it."),
     ] = None,
     config: ConfigFlags = ConfigFlags(),  # noqa: B008
 ) -> int:
