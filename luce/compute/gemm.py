@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from luce.compute.activations import padded_depth
 from luce.compute.device import Device
+from luce.compute.device_packing import pack_into
 from luce.compute.gemm_plan import (
     CHUNK_DEPTH,
     DecodePlan,
@@ -21,7 +22,7 @@ from luce.compute.gemm_plan import (
     plan_decode,
     plan_wide,
 )
-from luce.compute.packing import ROW_BLOCK, pack_rows, packed_shape, stored_format
+from luce.compute.packing import ROW_BLOCK, packed_shape, stored_format
 
 __all__ = ["Epilogue", "GemmScratch", "RowNorm", "WeightMatrix", "scratch_for"]
 
@@ -90,12 +91,10 @@ class WeightMatrix:
 
     @classmethod
     def load(cls, device: Device, name: str, raw: U8, depth: int) -> WeightMatrix:
-        """From rows [N, bytes] of a file's format, packed on the way."""
-        blocks, count, size = packed_shape(name, len(raw), depth)
-        records = np.empty((blocks, count, size), np.uint8)
-        for first, part in pack_rows(name, raw, depth):
-            records[first : first + len(part)] = part
-        return cls(device, stored_format(name), len(raw), depth, device.array(records))
+        """From rows [N, bytes] of a file's format; packing is queued on the current stream."""
+        records = device.empty(packed_shape(name, len(raw), depth), np.uint8)
+        pack_into(device, records, name, raw, depth)
+        return cls(device, stored_format(name), len(raw), depth, records)
 
     @property
     def nbytes(self) -> int:

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 import attrs
 import numpy as np
 
+from luce.compute import device_packing
 from luce.compute.gemm import Epilogue as Decoded
 from luce.compute.gemm import GemmScratch, WeightMatrix
 from luce.compute.gemm_prefill import Epilogue, choose_tiling
@@ -77,6 +78,8 @@ def _ask(device: RecordingDevice) -> None:
         assert vision is not None
         VisionAttention(device, vision)
     DeviceSampler(device, 1000, 1, 1)
+    for name in device_packing.SOURCES:
+        device_packing.pack_kernel(device, name)
     for name, rows, tile in (
         ("Q4_K", 16, 0),
         ("Q6_K", 64, 64),

@@ -28,6 +28,7 @@ __all__ = [
     "join_rows",
     "matrix_format",
     "matrix_rows",
+    "of_one_format",
 ]
 
 F32 = npt.NDArray[np.float32]
@@ -159,12 +160,18 @@ def expert_rows(experts: F32, number: int) -> MatrixRows:
     return experts.source.expert(number)
 
 
+def of_one_format(parts: list[MatrixRows]) -> list[MatrixRows]:
+    """As they are if they have the same format, else as float32."""
+    if len({rows.format for rows in parts}) == 1:
+        return parts
+    return [MatrixRows("F32", rows.columns, rows.values().view(np.uint8)) for rows in parts]
+
+
 def join_rows(parts: list[MatrixRows]) -> MatrixRows:
     """One below the other, in their format if it is the same."""
     if len(parts) == 1:
         return parts[0]
-    if len({rows.format for rows in parts}) > 1:
-        parts = [MatrixRows("F32", rows.columns, rows.values().view(np.uint8)) for rows in parts]
+    parts = of_one_format(parts)
     return attrs.evolve(parts[0], data=np.concatenate([rows.data for rows in parts]))
 
 

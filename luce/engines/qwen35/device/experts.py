@@ -14,10 +14,11 @@ import numpy.typing as npt
 
 from luce.compute.bf16 import round_bf16
 from luce.compute.device import Array, Device
-from luce.compute.packing import ROW_BLOCK, interleave, packed_shape, stored_format
+from luce.compute.device_packing import pack_into
+from luce.compute.packing import ROW_BLOCK, packed_shape, stored_format
 from luce.engines.qwen35.config import MoeConfig
 from luce.engines.qwen35.device.deferred import MatrixRows, expert_rows, join_rows, matrix_format, matrix_rows
-from luce.engines.qwen35.device.uploads import repeat, upload_records
+from luce.engines.qwen35.device.uploads import repeat
 from luce.engines.qwen35.memory_parts import ArraySpec
 from luce.engines.qwen35.weights import MoeWeights
 from luce.errors import ConfigError
@@ -94,11 +95,16 @@ class ExpertMatrix:
 
     def upload(self, device: Device) -> None:
         self.records = device.empty(self.shape, np.uint8)
-        blocks = self.shape[1]
-        for number, its in enumerate(self._each()):
-            rows, made = self._filled(its)
-            upload_records(device, self.records[number], rows)
-            if made < blocks:  # random ones: a few row-blocks serve all
+        for number, rows in enumerate(self._each()):
+            made = len(rows.data) // ROW_BLOCK if rows.repeats else self.shape[1]
+            made = min(made, self.shape[1])
+            to = self.records[number, :made]
+            if self.interleaved:
+                gate, up = np.split(rows.data, 2)
+                pack_into(device, to, rows.format, gate, rows.columns, up)
+            else:
+                pack_into(device, to, rows.format, rows.data, rows.columns)
+            if rows.repeats:
                 repeat(device, self.records.reshape(-1, *self.shape[2:]), made)
                 return
 
@@ -109,17 +115,6 @@ class ExpertMatrix:
                     yield expert_rows(run[0], number)
             else:
                 yield join_rows([matrix_rows(part) for part in run])
-
-    def _filled(self, rows: MatrixRows) -> tuple[MatrixRows, int]:
-        """One expert's rows in the order in which they are held, with those that it lacks, and whole row-blocks."""
-        data, repeated = rows.data, rows.repeats
-        if self.interleaved:
-            halves = data.reshape(2, -1, data.shape[1])
-            if not repeated:
-                halves = np.pad(halves, ((0, 0), (0, self.rows // 2 - halves.shape[1]), (0, 0)))
-            data = interleave(halves[0], halves[1])
-        count = len(data) // ROW_BLOCK if repeated else -(-self.rows // ROW_BLOCK)
-        return attrs.evolve(rows, data=data), min(count, -(-self.rows // ROW_BLOCK))
 
 
 @attrs.define(eq=False)

@@ -15,10 +15,17 @@ import numpy.typing as npt
 
 from luce.compute.bf16 import round_bf16
 from luce.compute.device import Array, Device
-from luce.compute.packing import ROW_BLOCK, interleave, packed_shape, stored_format
-from luce.engines.qwen35.device.deferred import MatrixRows, join_rows, matrix_format, matrix_rows
+from luce.compute.device_packing import pack_into
+from luce.compute.packing import ROW_BLOCK, packed_shape, stored_format
+from luce.engines.qwen35.device.deferred import (
+    MatrixRows,
+    join_rows,
+    matrix_format,
+    matrix_rows,
+    of_one_format,
+)
 from luce.engines.qwen35.device.experts import ExpertMatrix, Experts, Router, list_experts
-from luce.engines.qwen35.device.uploads import repeat, upload_records
+from luce.engines.qwen35.device.uploads import repeat
 from luce.engines.qwen35.memory_parts import ArraySpec
 from luce.engines.qwen35.weights import (
     DeltaNetWeights,
@@ -344,24 +351,23 @@ def upload(device: Device, text: Text) -> None:
 
 def _upload_part(device: Device, part: Part) -> None:
     part.records = device.empty(part.shape, np.uint8)
-    at = 0
-    for rows in _sources(part):
-        upload_records(device, part.records[at:], rows)
-        at += -(-len(rows.data) // ROW_BLOCK)
-    repeat(device, part.records, at)
+    if part.interleaved:
+        gate, up = of_one_format([matrix_rows(source) for source in part.sources])
+        made = -(-2 * len(gate.data) // ROW_BLOCK)
+        pack_into(device, part.records[:made], gate.format, gate.data, gate.columns, up.data)
+    else:
+        made = 0
+        for rows in _sources(part):
+            first, made = made, made - (-len(rows.data) // ROW_BLOCK)
+            pack_into(device, part.records[first:made], rows.format, rows.data, rows.columns)
+    repeat(device, part.records, made)
 
 
-def _sources(part: Part) -> Iterator[MatrixRows]:
-    if not part.interleaved:
-        found = list(map(matrix_rows, part.sources))
-        if any(len(rows.data) % ROW_BLOCK for rows in found[:-1]):  # row-blocks that two sources share
-            found = [join_rows(found)]
-        yield from found
-        return
-    gate, up = map(matrix_rows, part.sources)
-    if gate.format != up.format:
-        gate, up = (MatrixRows("F32", rows.columns, rows.values().view(np.uint8)) for rows in (gate, up))
-    yield MatrixRows(gate.format, gate.columns, interleave(gate.data, up.data))
+def _sources(part: Part) -> list[MatrixRows]:
+    found = list(map(matrix_rows, part.sources))
+    if any(len(rows.data) % ROW_BLOCK for rows in found[:-1]):  # row-blocks that two sources share
+        return [join_rows(found)]
+    return found
 
 
 def _bf16(rows: MatrixRows) -> npt.NDArray[np.uint8]:
