@@ -16,7 +16,6 @@ import numpy as np
 
 from luce.compute.cupy_device import open_device
 from luce.compute.device import Device
-from luce.engines.qwen35.config import MoeConfig
 from luce.engines.qwen35.device.engine import DeviceEngine
 from luce.engines.qwen35.device.plan import DeviceSizes
 from luce.engines.qwen35.device.runner import Runner
@@ -44,21 +43,24 @@ def copy_speed(device: Device) -> float:
     return 20 * size / ended.seconds_since(begun)
 
 
-def touched(moe: MoeConfig, rows: int) -> float:
-    """Part of the experts that ``rows`` rows go through, where each chooses without regard to the others."""
-    routed = moe.experts * (1 - (1 - moe.used / moe.experts) ** rows)
-    return (routed + 1) / (moe.experts + 1)
+def experts_asked(runner: Runner, rows: int) -> int:
+    """Of the last layer by the last step of ``rows`` rows; 0 without experts."""
+    moe = getattr(runner.program, "moe", None)
+    return 0 if moe is None else len(np.unique(runner.device.numpy(moe.chosen)[:rows]))
 
 
-def spec(rows: int) -> SlotSpec:
+def spec(rows: int, slot: int = 0) -> SlotSpec:
+    """Different ids for each slot: rows that are alike would choose the same experts."""
     positions = np.broadcast_to(np.arange(rows, dtype=np.int32), (3, rows))
-    return SlotSpec(np.full(rows, 7, np.int32), positions, 0, None, 256)
+    return SlotSpec(np.full(rows, 7 + 131 * slot, np.int32), positions, 0, None, 256)
 
 
 @attrs.define(eq=False)
 class Bench:
     engine: DeviceEngine
     number: int = 0
+    asked: int = 0
+    """Experts that the last layer's rows chose in the last decode step, the shared one among them."""
 
     def plan(
         self,
@@ -82,7 +84,7 @@ class Bench:
         tables = [tuple(range(slot * each, (slot + 1) * each)) for slot in range(rows)]
         blocks = tuple(range(rows * each))
         for slot in range(rows):
-            engine.open(slot, spec(context))
+            engine.open(slot, spec(context, slot))
 
         def place(runner: Runner, slots: dict[int, Slot]) -> None:
             pool = runner.pool
@@ -108,6 +110,7 @@ class Bench:
                 seconds.append(engine.collect(tickets.pop(0)).seconds)
         seconds += [engine.collect(ticket).seconds for ticket in tickets]
         wall = (time.perf_counter() - begun) / STEPS
+        self.asked = engine.call(lambda runner, _: experts_asked(runner, rows))
         for slot in range(rows):
             engine.close(slot)
         self.run(self.plan((), (), freed=blocks))
@@ -156,11 +159,12 @@ def main() -> None:
     bench = Bench(engine)
     for rows in arguments.rows:
         wall, seconds = bench.decode(rows, arguments.context)
-        idle = 0.0 if moe is None else experts * (1 - touched(moe, rows))
+        idle = 0.0 if moe is None else experts * (1 - bench.asked / (moe.experts + 1))
         floor = (read - idle) / speed
         step = f"{wall * 1e3:.3f} ms a step ({seconds * 1e3:.3f} on the device), {rows / wall:.0f} tok/s"
         print(
-            f"decode m = {rows}, {arguments.context} before: {step}; the weights' bytes are {floor / wall:.0%}",
+            f"decode m = {rows}, {arguments.context} before: {step}; the weights' bytes are {floor / wall:.0%}"
+            + ("" if moe is None else f", {bench.asked} experts in the last layer"),
             flush=True,
         )
     wall, seconds = bench.prefill(arguments.prompt)

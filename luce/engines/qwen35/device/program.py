@@ -72,9 +72,9 @@ class QwenProgram:
         self._drawn, self._faults = scratch["results"][:draws], scratch["results"][draws:]
         self._embed = device.kernel("embedding.cu", "embedding", {"FORMAT": f"FORMAT_{text.embed.format}"})
         self._rms_norm = device.kernel("norm.cu", "rms_norm")
-        self._moe = self._rms_norm_wide = None
+        self.moe = self._rms_norm_wide = None
         if config.moe is not None:
-            self._moe = DeviceMoe(device, MoeShape.of(config), max(chunk_rows, STEP_ROWS), scratch)
+            self.moe = DeviceMoe(device, MoeShape.of(config), max(chunk_rows, STEP_ROWS), scratch)
             self._rms_norm_wide = device.kernel("norm.cu", "rms_norm_wide")
         self._check = device.kernel("copies.cu", "check_lanes")
         self._deltanet = self._attention = None
@@ -220,19 +220,19 @@ class QwenProgram:
 
     def _experts(self, at: _Pass, scale: Vector, layer: Experts) -> None:
         """Rows stand in the step layout, however many they are: experts find theirs one by one."""
-        assert self._moe is not None and self._rms_norm_wide is not None
+        assert self.moe is not None and self._rms_norm_wide is not None
         normed, depth = self._scratch["normed"], padded_depth(self.hidden)
         self._rms_norm_wide(
             (at.rows, 1, 1),
             norm_threads(self.hidden),
             [
                 *(at.parts["header"], None, self.x, scale.data, self._eps, np.int32(self.hidden)),
-                *(normed, np.int32(at.rows), np.int32(0), np.int32(depth), self._moe.wide),
+                *(normed, np.int32(at.rows), np.int32(0), np.int32(depth), self.moe.wide),
             ],
             shared=NORM_SHARED,
             early=True,
         )
-        self._moe.launch(layer, at.parts["header"], normed, at.rows, self.x, at.rows)
+        self.moe.launch(layer, at.parts["header"], normed, at.rows, self.x, at.rows)
 
     def _draw(self, at: _Pass, samples: int) -> None:
         last = Input(self._scratch["rows to draw from"], samples, self.hidden)
