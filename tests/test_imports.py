@@ -16,7 +16,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"compute", "constraints", "sampling", "speculation"}),
     frozenset({"scheduling", "engines"}),
     frozenset({"actors"}),
-    frozenset({"http", "replay", "demo", "bench"}),
+    frozenset({"http", "replay", "demo", "bench", "composition"}),
     frozenset({"cli"}),
 )
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

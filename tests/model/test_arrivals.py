@@ -10,9 +10,9 @@ import attrs
 import pytest
 
 from luce.charts.explorer import Violation, explore
-from tests.model.options import Options, Shape
-from tests.model.system import State, System
-from tests.model.world import Request, World
+from luce.composition.options import Options, Shape
+from luce.composition.system import State, System
+from luce.composition.world import Request, World
 
 LONG = Shape(prompt_rows=2, max_tokens=4)
 IMAGE = Shape(prompt_rows=2, spans=((0, 1),))

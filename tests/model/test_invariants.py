@@ -15,8 +15,9 @@ from pathlib import Path
 import attrs
 import pytest
 
-from tests.model.options import Options
-from tests.model.test_system import FIXED_IMAGE, IMAGE, LONG, SHORT, TEXT, TIGHT, altered
+from luce.composition.options import Options
+from luce.composition.shapes import FIXED_IMAGE, IMAGE, LONG, SHORT, TEXT, TIGHT
+from tests.model.test_system import altered
 from tests.model.verdict import check
 
 ROOT = Path(__file__).parents[2]

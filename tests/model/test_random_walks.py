@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from luce.charts.explorer import Violation
+from luce.composition.memory import Memory
+from luce.composition.options import Options, Shape
+from luce.composition.system import System
+from luce.composition.world import World
 from luce.scheduling.block_pool import BlockPool, blocks_for
 from luce.scheduling.holds import Hold
-from tests.model.memory import Memory
-from tests.model.options import Options, Shape
-from tests.model.system import System
-from tests.model.world import World
 
 SHAPES = [
     Shape(prompt_rows=1, max_tokens=4),

@@ -8,38 +8,17 @@ import attrs
 import pytest
 
 from luce.charts.explorer import explore
-from tests.model.options import Options, Shape
-from tests.model.system import System
-from tests.model.test_system import DEFECTS, TWO_IMAGES
+from luce.composition.defects import DEFECTS
+from luce.composition.scenarios import THREE_REQUESTS
+from luce.composition.system import System
 from tests.model.verdict import check
-
-TEXT = Shape(prompt_rows=1, max_tokens=3)
-FIXED = Shape(prompt_rows=1, recomputable=False)
-# All three hold slots, and whoever can be parked is when the text grows.
-ABREAST = Options(
-    (attrs.evolve(TEXT, max_tokens=4), attrs.evolve(TWO_IMAGES, max_tokens=3), FIXED),
-    slots=3,
-    blocks=9,
-    block_size=1,
-    prefill_budget=None,
-    reduced=True,
-)
-# Two slots: one waits, one is parked.
-IN_TURN = attrs.evolve(ABREAST, shapes=(TEXT, TWO_IMAGES, FIXED), slots=2, blocks=5)
-
-SCENARIOS = {
-    "three slots, everyone stays": ABREAST,
-    "three slots, the last client may go away": attrs.evolve(ABREAST, cancels=1),
-    "two slots, everyone stays": IN_TURN,
-    "two slots, any client may go away": attrs.evolve(IN_TURN, cancels=3),
-}
 
 
 @pytest.mark.parametrize("depth", [1, 2])
-@pytest.mark.parametrize("name", SCENARIOS)
+@pytest.mark.parametrize("name", THREE_REQUESTS)
 def test_three_requests(name: str, depth: int) -> None:
     # I11 where nobody may go away: a deadlock that a cancel would resolve is one.
-    system, found = check(attrs.evolve(SCENARIOS[name], depth=depth))
+    system, found = check(attrs.evolve(THREE_REQUESTS[name], depth=depth))
     assert any("parked" in here.active for here in system.seen), "nobody had to give way"
     print(f"\n{name}, depth {depth}: {found.states} states, {found.edges} edges")
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from luce.charts.explorer import Exploration, explore
-from tests.model.options import Options
-from tests.model.system import State, System
+from luce.composition.options import Options
+from luce.composition.system import State, System
 
 __all__ = ["check", "run"]
 

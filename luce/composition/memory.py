@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import attrs
 
 from luce.actors.slot_memory import SlotMemory
+from luce.composition.world import Request, World
 from luce.engines.seam import WorkKind
-from tests.model.world import Request, World
 
 __all__ = ["Memory"]
 
@@ -42,7 +42,8 @@ class Memory:
 
     def covered_rows(self, request: Request) -> int:
         assert request.slot is not None
-        return self._taken(request.slot) * self.capabilities.block_size
+        rows: int = self._taken(request.slot) * self.capabilities.block_size
+        return rows
 
     def is_captured(self, slot: int) -> bool:
         return SlotMemory.is_captured(self, slot)  # type: ignore[arg-type]

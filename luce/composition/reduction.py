@@ -22,13 +22,11 @@ All of it presumes the turn rule, so the defect of having none is looked for wit
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from luce.charts.explorer import Violation
 from luce.charts.interpreter import Configuration, Outcome
 from luce.charts.model import Chart
-from tests.model.request_task import RequestTask
-from tests.model.world import Request, World
+from luce.composition.request_task import RequestTask
+from luce.composition.world import Request, World
 
 __all__ = ["alone"]
 
@@ -36,7 +34,7 @@ QUIET_IN_LOOP = frozenset({"rows.ready", "pass.wanted", "retire"})
 """Only the first one that an idle loop gets matters."""
 
 
-def alone(world: World, charts: Mapping[str, Chart], seen: set[Configuration]) -> int | str | None:
+def alone(world: World, charts: dict[str, Chart], seen: set[Configuration]) -> int | str | None:
     """Whose next delivery may be taken alone: a request's number, 'loop', 'encoder', or nobody's."""
     if world.loop.mailbox and _loop_alone(world):
         return "loop"

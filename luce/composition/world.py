@@ -14,11 +14,11 @@ import attrs
 
 from luce.actors.request import DROPPABLE as _DROPPABLE
 from luce.charts.interpreter import Configuration
+from luce.composition.options import Options, Shape
+from luce.composition.pictures import EMPTY
 from luce.engines.seam import WorkKind
 from luce.scheduling.image_cache import ImageCache
 from luce.scheduling.staged_passes import StagedPass, StagedPrompt
-from tests.model.options import Options, Shape
-from tests.model.pictures import EMPTY
 
 __all__ = ["Encoder", "Flight", "Loop", "Request", "Row", "Work", "World", "quiet"]
 

@@ -9,8 +9,8 @@ import attrs
 from luce.charts.explorer import Violation
 from luce.charts.interpreter import Configuration, advance
 from luce.charts.model import Chart, Send
+from luce.composition.world import Request, World
 from luce.errors import IllegalEvent
-from tests.model.world import Request, World
 
 __all__ = ["Actor"]
 

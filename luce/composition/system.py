@@ -40,15 +40,15 @@ from luce.charts.explorer import Violation
 from luce.charts.interpreter import Configuration, initial
 from luce.charts.loader import load_chart
 from luce.charts.model import Chart
-from tests.model.encoder_actor import EncoderActor
-from tests.model.loop_actor import LoopActor
-from tests.model.options import Options
-from tests.model.pictures import is_empty
-from tests.model.planning import Planning
-from tests.model.reduction import alone
-from tests.model.request_task import RequestTask
-from tests.model.results import Results
-from tests.model.world import Encoder, Loop, Request, World, quiet
+from luce.composition.encoder_actor import EncoderActor
+from luce.composition.loop_actor import LoopActor
+from luce.composition.options import Options
+from luce.composition.pictures import is_empty
+from luce.composition.planning import Planning
+from luce.composition.reduction import alone
+from luce.composition.request_task import RequestTask
+from luce.composition.results import Results
+from luce.composition.world import Encoder, Loop, Request, World, quiet
 
 __all__ = ["System"]
 
@@ -102,8 +102,8 @@ class System:
             return False
         world = World.thaw(self.options, state)
         loop, encoder = world.loop, world.encoder
-        held = loop.running or loop.held or loop.waiting or loop.parked or loop.flights or loop.work
-        held = held or encoder.encoding or not is_empty(encoder.pictures)
+        at_work = loop.running or loop.held or loop.waiting or loop.parked or loop.flights or loop.work
+        held = bool(at_work or encoder.encoding or not is_empty(encoder.pictures))
         return not held and all(r.final or r.here is None for r in world.requests)
 
     def stopped(self, state: State) -> bool:

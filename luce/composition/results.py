@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from luce.charts.explorer import Violation
+from luce.composition.loop_actor import LoopActor
+from luce.composition.world import Request, Row, Work
 from luce.engines.seam import WorkKind
-from tests.model.loop_actor import LoopActor
-from tests.model.world import Request, Row, Work
 
 __all__ = ["Results"]
 

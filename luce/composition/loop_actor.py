@@ -5,15 +5,16 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import Any
 
 from luce.actors.step_loop import LoopGuards
 from luce.charts.explorer import Violation
+from luce.composition.actor import Actor
+from luce.composition.memory import Memory
+from luce.composition.world import Request, Work
 from luce.engines.seam import WorkKind
 from luce.scheduling.block_pool import blocks_for
 from luce.scheduling.staged_passes import without
-from tests.model.actor import Actor
-from tests.model.memory import Memory
-from tests.model.world import Request, Work
 
 __all__ = ["LoopActor"]
 
@@ -22,7 +23,8 @@ class LoopActor(Actor):
     def handles(self) -> None:
         loop = self.world.loop
         message, loop.mailbox = loop.mailbox[0], loop.mailbox[1:]
-        event, number = message[0], message[1] if len(message) > 1 else None
+        event: str = message[0]
+        number: Any = message[1] if len(message) > 1 else None
         if event == "admit":
             loop.waiting += (number,)
             if "late-place" not in self.planted:

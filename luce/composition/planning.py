@@ -8,13 +8,13 @@ import attrs
 
 from luce.actors.freeze import freeze
 from luce.charts.explorer import Violation
+from luce.composition.loop_actor import LoopActor
+from luce.composition.memory import Memory
+from luce.composition.world import Flight, Request, Row, Work
 from luce.engines.seam import WorkKind
 from luce.scheduling.plan import plan
 from luce.scheduling.staged_passes import pass_after
 from luce.scheduling.state import Decision, LoopState, ParkKind
-from tests.model.loop_actor import LoopActor
-from tests.model.memory import Memory
-from tests.model.world import Flight, Request, Row, Work
 
 __all__ = ["Planning"]
 

@@ -6,10 +6,10 @@ from typing import Any
 
 from luce.actors.encoder import EncoderGuards
 from luce.charts.explorer import Violation
+from luce.composition.actor import Actor
+from luce.composition.pictures import freeze_cache, thaw_cache
+from luce.composition.world import Request
 from luce.scheduling.image_cache import Asked, ImageCache
-from tests.model.actor import Actor
-from tests.model.pictures import freeze_cache, thaw_cache
-from tests.model.world import Request
 
 __all__ = ["EncoderActor"]
 
@@ -63,17 +63,18 @@ class EncoderActor(Actor):
             deaf = "deaf-encoder" in self.planted and encoder.encoding is not None
             answers = [] if deaf else [(number, "dropped")]
         elif event in ("image.done", "image.failed"):
-            digest = encoder.encoding
-            assert digest is not None
+            done = encoder.encoding
+            assert done is not None
             encoder.encoding, encoder.answered = None, False
             if event == "image.done":
-                waiting = cache.encoded(digest, digest, 1).waiting
+                waiting = cache.encoded(done, done, 1).waiting
                 for holder in waiting[:1] if "first-only" in self.planted else waiting:
-                    answers += self._ready(holder, digest)
+                    answers += self._ready(holder, done)
             else:
-                for holder in cache.failed(digest):
-                    cache.leave(holder)
-                    answers.append((holder, "encode.failed", requests[holder].pictures(digest)[0]))
+                for waits in cache.failed(done):
+                    cache.leave(waits)
+                    assert isinstance(waits, int)
+                    answers.append((waits, "encode.failed", requests[waits].pictures(done)[0]))
         return answers
 
     def _ready(self, number: Any, digest: bytes) -> list[tuple[Any, ...]]:

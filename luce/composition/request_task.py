@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from luce.actors.request import RequestGuards
+from luce.actors.request_guards import RequestGuards
 from luce.charts.explorer import Violation
 from luce.charts.interpreter import Outcome, advance, initial
 from luce.charts.model import Send
-from tests.model.actor import Actor
-from tests.model.world import Message, Request
+from luce.composition.actor import Actor
+from luce.composition.world import Message, Request
 
 __all__ = ["RequestTask"]
 
