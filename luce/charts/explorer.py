@@ -46,12 +46,14 @@ class Model(Protocol[S]):
 
 @attrs.frozen
 class Fault:
-    """A broken rule and a shortest way to it."""
+    """A broken rule, or whatever else is looked for, and a shortest way to it."""
 
     message: str
     path: tuple[str, ...]
 
     def __str__(self) -> str:
+        if not self.path:
+            return self.message
         steps = "\n".join(f"  {number}. {label}" for number, label in enumerate(self.path, 1))
         return f"{self.message}, after\n{steps}"
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
-from cyclopts import Parameter
+import attrs
+from cyclopts import Group, Parameter
 
+from luce.charts.alone import answered, way_to
 from luce.charts.draw import to_dot
 from luce.charts.explorer import reachable
 from luce.charts.interpreter import Configuration, outcomes
@@ -19,8 +21,9 @@ from luce.cli.flags import FILE, NAME, ConfigFlags
 from luce.cli.outputs import same_file, writing
 from luce.errors import ChartError, ConfigError, quoted
 
-__all__ = ["check", "described", "draw", "explore"]
+__all__ = ["TogetherFlags", "check", "described", "draw", "explore", "hint"]
 
+TOGETHER = Group("All charts together", sort_key=1)
 MAX_WAYS = 50_000
 """From one configuration to another, by event and guard answers. The request's chart has some 700."""
 
@@ -85,10 +88,80 @@ def check(
         raise ExceptionGroup("charts", faults)
 
 
-def explore(chart: ChartSource, /, *, config: ConfigFlags = ConfigFlags()) -> None:  # noqa: B008
-    """List every configuration of one chart alone, whatever its guards answer, and what is legal there."""
-    for line in described(_load(chart)):
-        print(line)
+@Parameter(name="*")
+@attrs.frozen
+class TogetherFlags:
+    """What is explored where no chart is named."""
+
+    scenario: Annotated[
+        tuple[str, ...],
+        NAME,
+        Parameter(group=TOGETHER, negative="", help="One of the scenarios, by name; can be repeated."),
+    ] = ()
+    depth: Annotated[
+        Literal[1, 2] | None, Parameter(group=TOGETHER, help="Steps launched ahead; by default both.")
+    ] = None
+    plant: Annotated[
+        str | None, NAME, Parameter(group=TOGETHER, help="Defect to plant, in the scenario that shows it.")
+    ] = None
+    changed: Annotated[
+        tuple[Path, ...],
+        Parameter(group=TOGETHER, negative="", help="File of a chart to take instead of luce's own."),
+    ] = ()
+
+
+def explore(
+    chart: Annotated[
+        str | None,
+        NAME,
+        Parameter(
+            help="Name of one of luce's charts, as request, or path of a file, as ./request.scxml; without one: "
+            "requests, step loop and encoder together."
+        ),
+    ] = None,
+    /,
+    *,
+    to: Annotated[
+        str | None,
+        NAME,
+        Parameter(help="State to show a shortest way to; of charts together as request.decoding."),
+    ] = None,
+    together: TogetherFlags = TogetherFlags(),
+    config: ConfigFlags = ConfigFlags(),  # noqa: B008
+) -> None:
+    """List every configuration of one chart alone, whatever its guards answer, and what is legal there; or visit every
+    state of all charts together, in each scenario of the tests."""
+    if chart is None:
+        from luce.cli.charts_together import together as all_together
+
+        lines = all_together(together, to)
+    elif together != TogetherFlags():
+        raise ConfigError("is of all charts together; leave out the chart", flag=_first_given(together))
+    else:
+        loaded = _load(chart)
+        lines = described(loaded) if to is None else _way(loaded, to)
+    for line in lines:
+        print(line, flush=True)
+
+
+def _first_given(flags: TogetherFlags) -> str:
+    plain = TogetherFlags()
+    return next(
+        f"--{field.name}"
+        for field in attrs.fields(TogetherFlags)
+        if getattr(flags, field.name) != getattr(plain, field.name)
+    )
+
+
+def _way(chart: Chart, state: str) -> Iterator[str]:
+    if state not in chart.states:
+        raise ConfigError(
+            f"{chart.name} has no state {quoted(state)}{hint(state, chart.states)}", flag="--to"
+        )
+    way = way_to(chart, state, limit=MAX_WAYS)
+    if way is None:
+        raise ChartError(f"{chart.name}: no way into {state} is found")
+    yield from str(way).splitlines()
 
 
 def draw(
@@ -108,7 +181,7 @@ def draw(
     for state in active:
         if state not in loaded.states:
             raise ConfigError(
-                f"{loaded.name} has no state {quoted(state)}{_meant(state, loaded.states)}", flag="--active"
+                f"{loaded.name} has no state {quoted(state)}{hint(state, loaded.states)}", flag="--active"
             )
     text = to_dot(loaded, active)
     if out is None:
@@ -146,19 +219,13 @@ def described(chart: Chart) -> Iterator[str]:
             yield f"   illegal  {', '.join(illegal)}"
         for event in legal[here]:
             if refused := [known for known, outcome in outcomes(here, event) if outcome.then is None]:
-                ways = " or ".join(
-                    ", ".join(f"{_not(yes)}{name}" for name, yes in one.items()) for one in refused
-                )
+                ways = " or ".join(answered(one) for one in refused)
                 yield f"   illegal  {event} if {ways}"
 
 
 def _answers(here: Configuration, event: str) -> bool:
     """Whether the event is legal for some answers of the guards."""
     return any(outcome.then is not None for _, outcome in outcomes(here, event))
-
-
-def _not(answer: bool) -> str:
-    return "" if answer else "not "
 
 
 def _memory(here: Configuration) -> str:
@@ -189,13 +256,14 @@ def _load(source: str) -> Chart:
     names = chart_names()
     if source.isidentifier() and source not in names:
         raise ConfigError(
-            f"luce has no chart {quoted(source)}{_meant(source, names)} There are {', '.join(names)}; "
+            f"luce has no chart {quoted(source)}{hint(source, names)} There are {', '.join(names)}; "
             "a file is given by a path with a / or a . in it",
             flag="CHART",
         )
     return load_chart(source)
 
 
-def _meant(name: str, known: tuple[str, ...]) -> str:
+def hint(name: str, known: Sequence[str]) -> str:
+    """The end of a sentence that says that there is no such name."""
     close = get_close_matches(name, known, n=1)
     return f"; did you mean {close[0]}?" if close else "."

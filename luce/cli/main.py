@@ -62,7 +62,7 @@ PARTS = {
     },
     "charts": {
         "check": "Load charts and compare them with the actors that run them.",
-        "explore": "List every configuration of one chart and what is legal there.",
+        "explore": "List every configuration of one chart, or visit every state of all together.",
         "draw": "Write one chart as Graphviz text.",
     },
     "replay": {

@@ -115,6 +115,15 @@ class System:
         """A stop signal was given."""
         return World.thaw(self.options, state).drains < self.options.drains
 
+    def where(self, state: State) -> Iterator[tuple[str, Configuration]]:
+        """Every machine that runs, and where it is."""
+        world = World.thaw(self.options, state)
+        for request in world.requests:
+            if request.here is not None:
+                yield f"request {request.number}", request.here
+        yield "loop", world.loop.here
+        yield "encoder", world.encoder.here
+
     def cancel_all(self, state: State) -> State:
         """Every client that is still there goes away at once, also where `Options` allows no cancel."""
         world = World.thaw(self.options, state)

@@ -282,7 +282,6 @@ def test_a_chart_is_not_written_over(run: Run, tmp_path: Path) -> None:
         ),
         (["draw", "zzz"], 2, "CHART: luce has no chart 'zzz'. There are block, "),
         (["check", "loop", "lop"], 2, "luce has no chart 'lop'; did you mean loop?"),
-        (["explore"], 2, "CHART"),
         (["explore", ""], 2, "Must not be empty"),
         (["check", ""], 2, "Must not be empty"),
         (["explore", "loop", "request"], 2, "unexpected argument 'request'"),

@@ -239,7 +239,7 @@ DEFECTS: dict[str, tuple[Callable[[], Options], str]] = {
         planted(Options((LONG, FIXED_IMAGE), blocks=7, block_size=1, prefill_budget=None), "drop-images"),
         "is dropped, and cannot be computed again",
     ),
-    "I5": (planted(CANCELLED_IMAGE, "deaf-encoder"), "deadlock after .*client 1 cancels"),
+    "I5": (planted(CANCELLED_IMAGE, "deaf-encoder"), "(?s)deadlock, after.*client 1 cancels"),
     "I6": (planted(CANCELLED_IMAGE, "dead-encode"), "starts a picture of request 1, which has ended"),
     "I7": (planted(Options((TEXT, TEXT), cancels=1), "early-free"), "freed meanwhile"),
     "I8": (
@@ -253,7 +253,7 @@ DEFECTS: dict[str, tuple[Callable[[], Options], str]] = {
             'event="retire rows.ready pass.wanted drain abort" target="planning_alone"',
             'event="retire pass.wanted drain abort" target="planning_alone"',
         ),
-        "deadlock after .*loop handles rows.ready",
+        "(?s)deadlock, after.*loop handles rows.ready",
     ),
     "I12": (
         planted(Options((FIXED_LONG, FIXED_LONG), **TIGHT), "short-promise"),
