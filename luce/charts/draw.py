@@ -7,14 +7,21 @@ that stands before a transition in the file becomes the arrow's tooltip.
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Collection, Iterator
+from typing import Literal
 
 from luce.charts.model import Action, Chart, Kind, Send, State, Transition
+from luce.errors import ChartError, reason
 
-__all__ = ["to_dot"]
+__all__ = ["Picture", "picture", "to_dot"]
 
+Picture = Literal["svg", "png"]
+DRAWING_SECONDS = 60.0
+
+# newrank: without it Graphviz drops the label of an arrow between two ranks that are level.
 _HEADER = """\
-  compound=true; rankdir=TB; fontname="Helvetica"; fontsize=11; labeljust=l;
+  compound=true; rankdir=TB; newrank=true; fontname="Helvetica"; fontsize=11; labeljust=l;
   node [shape=box, style="rounded,filled", fillcolor=white, fontname="Helvetica", fontsize=10];
   edge [fontname="Helvetica", fontsize=9, arrowsize=0.7];
 """
@@ -36,6 +43,32 @@ def to_dot(chart: Chart, active: Collection[str] = (), *, ids: bool = False) -> 
         for transition in node.transitions:
             lines += _arrows(chart, node, transition)
     return "\n".join([*lines, "}", ""])
+
+
+def picture(dot: str, kind: Picture) -> bytes:
+    """DOT text as a file with a picture, by Graphviz' `dot`.
+
+    Raises:
+        ChartError: there is no `dot`, or it cannot draw this.
+    """
+    try:
+        done = subprocess.run(
+            ["dot", f"-T{kind}"],
+            input=dot.encode(),
+            capture_output=True,
+            timeout=DRAWING_SECONDS,
+            check=False,
+        )
+    except FileNotFoundError:
+        raise ChartError(
+            "Graphviz is needed for a picture: install it (apt-get install graphviz), or write a .dot file"
+        ) from None
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ChartError(f"dot: {reason(error)}") from None
+    if done.returncode:
+        said = done.stderr.decode(errors="replace").strip().splitlines() or [f"exit status {done.returncode}"]
+        raise ChartError(f"dot: {said[0]}")
+    return done.stdout
 
 
 def _state(chart: Chart, node: State, active: Collection[str], indent: str, ids: bool) -> Iterator[str]:

@@ -12,18 +12,20 @@ import attrs
 from cyclopts import Group, Parameter
 
 from luce.charts.alone import answered, way_to
-from luce.charts.draw import to_dot
+from luce.charts.draw import Picture, picture, to_dot
 from luce.charts.explorer import reachable
 from luce.charts.interpreter import Configuration, outcomes
 from luce.charts.loader import chart_names, chart_path, load_chart
 from luce.charts.model import Chart
 from luce.cli.flags import FILE, NAME, ConfigFlags
-from luce.cli.outputs import same_file, writing
+from luce.cli.outputs import check_writable, same_file, writing
 from luce.errors import ChartError, ConfigError, quoted
 
 __all__ = ["TogetherFlags", "check", "described", "draw", "explore", "hint"]
 
 TOGETHER = Group("All charts together", sort_key=1)
+PICTURES: dict[str, Picture] = {".svg": "svg", ".png": "png"}
+"""What `draw` makes, by how the file's name ends."""
 MAX_WAYS = 50_000
 """From one configuration to another, by event and guard answers. The request's chart has some 700."""
 
@@ -172,11 +174,15 @@ def draw(
         tuple[str, ...], NAME, Parameter(negative="", help="State to fill, as active; can be repeated.")
     ] = (),
     out: Annotated[
-        Path | None, FILE, Parameter(help="File to write; by default standard output, for `dot -Tsvg`.")
+        Path | None,
+        FILE,
+        Parameter(
+            help="File to write, a picture if it ends in .svg or .png; by default text on standard output."
+        ),
     ] = None,
     config: ConfigFlags = ConfigFlags(),  # noqa: B008
 ) -> None:
-    """Write one chart as Graphviz text, from which `dot -Tsvg` makes a picture."""
+    """Draw one chart as SVG or PNG with Graphviz' `dot`, or write it as text for Graphviz."""
     loaded = _load(chart)
     for state in active:
         if state not in loaded.states:
@@ -187,10 +193,13 @@ def draw(
     if out is None:
         sys.stdout.write(text)
         return
+    check_writable(out, "--out")
     if same_file(out, chart_path(chart) if chart in chart_names() else Path(chart)):
         raise ConfigError(f"{out} is the chart; name another file to write", flag="--out")
+    kind = PICTURES.get(out.suffix.lower())
+    content = text.encode() if kind is None else picture(text, kind)
     with writing(out, "--out"):
-        out.write_text(text, encoding="utf-8")
+        out.write_bytes(content)
 
 
 def described(chart: Chart) -> Iterator[str]:

@@ -63,7 +63,7 @@ PARTS = {
     "charts": {
         "check": "Load charts and compare them with the actors that run them.",
         "explore": "List every configuration of one chart, or visit every state of all together.",
-        "draw": "Write one chart as Graphviz text.",
+        "draw": "Draw one chart as SVG or PNG, or as text for Graphviz.",
     },
     "replay": {
         "check": "Step every machine of a trace again by the charts in it.",
