@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -259,6 +260,25 @@ def test_a_drawing_is_that_of_the_chart(run: Run, name: str, tmp_path: Path) -> 
 def test_active_states_are_filled(run: Run) -> None:
     _, out, _ = run("draw", "loop", "--active", "idle", "--active", "open")
     assert out == to_dot(load_chart("loop"), ("idle", "open")) != to_dot(load_chart("loop"))
+
+
+@pytest.mark.parametrize(
+    ("name", "begins"), [("l.svg", b"<?xml"), ("l.PNG", b"\x89PNG"), ("l.dot", b"digraph")]
+)
+def test_a_picture_is_made_by_how_the_file_is_called(
+    run: Run, tmp_path: Path, name: str, begins: bytes
+) -> None:
+    if shutil.which("dot") is None:
+        pytest.skip("no Graphviz: install it (apt-get install graphviz)")
+    assert run("draw", "loop", "--active", "idle", "--out", name) == (0, "", "")
+    assert (tmp_path / name).read_bytes().startswith(begins)
+
+
+def test_a_picture_needs_graphviz(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    code, _, err = run("draw", "loop", "--out", "l.svg")
+    assert code == 1 and err.startswith("luce: Graphviz is needed for a picture: install it")
+    assert not (tmp_path / "l.svg").exists()
 
 
 def test_a_chart_is_not_written_over(run: Run, tmp_path: Path) -> None:
