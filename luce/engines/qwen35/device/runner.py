@@ -10,7 +10,7 @@ from typing import Protocol
 
 import numpy as np
 
-from luce.compute.activations import bucket
+from luce.compute.activations import BUCKETS, bucket
 from luce.compute.device import Array, Device, Graph
 from luce.engines.qwen35.device.buffers import MAX_LANES, DescriptorRing, ResultRing
 from luce.engines.qwen35.device.copies import DeviceCopies
@@ -26,8 +26,13 @@ from luce.engines.qwen35.stored_states import StoredStates
 from luce.engines.seam import Outcome, RowSource, Segment, SegmentKind
 from luce.errors import DeviceError, LuceError
 
-__all__ = ["Program", "Runner", "Tap"]
+__all__ = ["Program", "Runner", "Tap", "chunk_class"]
 
+
+GRAPH_ROWS = 512
+"""Chunk passes of up to so many rows, or multiples of it, are replayed from graphs."""
+WARM_CHUNKS = ((1, 0), (1, 1), (2, 1))
+"""Lanes, and samples among them, of the chunk passes that are recorded at the start."""
 
 Tap = Callable[[int], None]
 """Called with a layer's number once its launches are queued."""
@@ -72,6 +77,17 @@ class Program(Protocol):
         """Launch what commits the first lane, which has no rows: its chunks before ``base_after`` go into S."""
 
 
+def chunk_class(counts: tuple[int, int, int, int], tile_rows: int) -> tuple[int, int, int, int] | None:
+    """The counts that a chunk pass of ``counts`` rows, lanes, samples and tiles is launched with: a pass has as many
+    blocks and lets those past its own counts end at once. None: there would be many of its kind, or it samples from
+    all of its rows."""
+    rows, lanes, samples, _ = counts
+    if samples > lanes or (rows > GRAPH_ROWS and rows % GRAPH_ROWS):
+        return None
+    wide, size = bucket(rows) if rows <= CHUNK_ROWS else -(-rows // CHUNK_ROWS) * CHUNK_ROWS, bucket(lanes)
+    return wide, size, size if samples else 0, wide // tile_rows + size
+
+
 class Runner:
     """A model, the state of its sequences, and the steps they take."""
 
@@ -94,8 +110,9 @@ class Runner:
         self._draws = draws
         self.stored = StoredStates(pool, pool.block_size, DeviceCopies(pool, self.commit))
         self._eager = eager
-        self._graphs: dict[tuple[int, int], Graph | None] = {}
-        """By bucket and class; None after the first run, which loads what a capture must not."""
+        self._graphs: dict[tuple[int, ...], Graph | None] = {}
+        """By (bucket, class) of a step and the counts of a chunk; None after the first run, which loads what a capture
+        must not."""
 
     def segments(self, ticket: DeviceTicket, slots: Mapping[int, Slot]) -> None:
         """Check and launch the plan's segments; what cannot run is refused alone."""
@@ -189,24 +206,59 @@ class Runner:
         if is_step:
             self._launch_step(ring.parts, bucket(len(pieces)), self.program.step_class(end))
         else:
-            self.program.chunk(self.pool, ring.parts, descriptors.header[0].tolist(), end, tap)
+            self._launch_chunk(ring.parts, descriptors.header[0].tolist(), end, tap)
         part = PassResults(pieces, draws, self.results.download())
         if any(draw.on_host for draw in draws):
             self._draw_on_host(part)
         return part
 
+    def warm(self) -> None:
+        """Record the passes that serving needs again and again. Launched with no rows they touch no sequence."""
+        for ring in self._rings:
+            descriptors = ring.take()
+            descriptors.header[0] = (0, 0, 0, 0)
+            ring.upload(descriptors, 0)
+        chunk_parts, step_parts = (ring.parts for ring in self._rings)
+        for rows in BUCKETS:
+            self._launch_step(step_parts, rows, self.program.step_class(0))
+            self._launch_step(step_parts, rows, self.program.step_class(0))
+        for rows in range(CHUNK_ROWS, min(GRAPH_ROWS, self.program.chunk_rows) + 1, CHUNK_ROWS):
+            self._launch_chunk(chunk_parts, (rows, 1, 1, 1), rows, None)
+            for lanes, samples in WARM_CHUNKS:
+                self._launch_chunk(chunk_parts, (rows, lanes, samples, 1), rows, None, loaded=True)
+
     def _launch_step(self, parts: Mapping[str, Array], size: int, kind: int) -> None:
-        """A bucket's first pass runs launch by launch, which loads what a capture must not; the next is recorded."""
+        """Every bucket is a graph."""
+        self._from_graph((size, kind), lambda: self.program.step(self.pool, parts, size, kind))
 
-        def launch() -> None:
-            self.program.step(self.pool, parts, size, kind)
+    def _launch_chunk(
+        self,
+        parts: Mapping[str, Array],
+        counts: tuple[int, int, int, int],
+        end: int,
+        tap: Tap | None,
+        *,
+        loaded: bool = False,
+    ) -> None:
+        """A short chunk pass takes the host longer to launch than the device to run, so it is a graph like a step, of
+        the least counts of a few that hold its own."""
+        padded = chunk_class(counts, self.program.tile_rows)
+        if tap is not None or padded is None or padded[0] > self.program.chunk_rows:
+            self.program.chunk(self.pool, parts, counts, end, tap)
+        else:
+            self._from_graph(padded, lambda: self.program.chunk(self.pool, parts, padded, end), loaded=loaded)
 
-        key = size, kind
-        if self._eager or key not in self._graphs:
+    def _from_graph(self, key: tuple[int, ...], launch: Callable[[], None], *, loaded: bool = False) -> None:
+        """The first pass of a kind runs launch by launch, which loads what a capture must not; the next is recorded.
+
+        Args:
+            loaded: another pass has loaded all that it needs.
+        """
+        if self._eager or not (loaded or key in self._graphs):
             self._graphs[key] = None
             launch()
             return
-        graph = self._graphs[key]
+        graph = self._graphs.get(key)
         if graph is None:
             graph = self._graphs[key] = self.device.capture(launch)
         graph.launch()
