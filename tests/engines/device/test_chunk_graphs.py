@@ -1,0 +1,65 @@
+"""Short chunk passes from graphs: launched with round counts, with the bits of their own rows alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from luce.engines.qwen35.device.engine import DeviceEngine
+from luce.engines.qwen35.device.runner import GRAPH_ROWS, WARM_CHUNKS, chunk_class
+from tests.engines.device.harness import bf16_model, new_device_engine
+from tests.engines.harness import Driver, Rows, random_ids, same_bits, text_spec
+from tests.engines.models import NAN_TOKEN
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[DeviceEngine]:
+    """Its chunk passes have 64 rows at most."""
+    made = new_device_engine(*bf16_model(), chunk_rows=64)
+    yield made
+    made.shutdown()
+
+
+def test_counts_that_a_pass_is_launched_with() -> None:
+    assert chunk_class((7, 1, 0, 1), 16) == (8, 1, 0, 1)
+    assert chunk_class((64, 1, 1, 4), 16) == (64, 1, 1, 5)
+    assert chunk_class((65, 3, 1, 6), 16) == (128, 4, 4, 12)
+    assert chunk_class((2 * GRAPH_ROWS, 2, 2, 40), 64) == (2 * GRAPH_ROWS, 2, 2, 2 * GRAPH_ROWS // 64 + 2)
+    assert chunk_class((GRAPH_ROWS + 1, 1, 0, 9), 64) is None, "there would be hundreds of graphs"
+    assert chunk_class((40, 1, 40, 3), 16) is None, "all rows are looked at"
+
+
+def test_there_is_room_for_every_tile_of_every_pass() -> None:
+    for rows in range(2, GRAPH_ROWS + 1, 37):
+        for lanes in (1, 2, 3, 8):
+            counts = [2 + (rows - 2 * lanes) * (lane == 0) for lane in range(lanes)]
+            if sum(counts) != rows or min(counts) < 2:
+                continue
+            tiles = sum(-(-count // 16) for count in counts)
+            found = chunk_class((rows, lanes, lanes, tiles), 16)
+            assert found is not None
+            assert all(mine >= own for mine, own in zip(found, (rows, lanes, lanes, tiles), strict=True))
+
+
+def test_recorded_at_the_start_they_touch_no_sequence(engine: DeviceEngine) -> None:
+    """Passes of other counts than those that were recorded, beside a sequence that turns into NaN."""
+    specs = [text_spec(random_ids(130, seed)) for seed in (1, 2)]
+    right = [engine.forward_all(spec)[0] for spec in specs]
+    engine.call(lambda runner, _: runner.warm())
+    recorded = engine.call(lambda runner, _: dict(runner._graphs))
+    assert sum(len(key) == 4 for key in recorded) == len(WARM_CHUNKS) and None not in recorded.values()
+    driver = Driver(engine)
+    one, two = (driver.open(spec, slot) for slot, spec in enumerate(specs))
+    bad = driver.open(text_spec([1, NAN_TOKEN, *random_ids(100, 7)]), 2)
+    for at in range(0, 130, 26):
+        outcomes = driver.step([Rows(bad, bad.high, 9), Rows(one, at, 26), Rows(two, at, 13)])
+        assert outcomes[1].error is None and outcomes[2].error is None
+        driver.step([Rows(two, at + 13, 13)])
+    for sequence, logits in zip((one, two), right, strict=True):
+        assert len(sequence.recorder.logits) >= 5
+        for position, row in sequence.recorder.logits.items():
+            assert same_bits(row, logits[position - 1]), position
+        assert engine.audit(sequence.slot) == []
+    seen = engine.call(lambda runner, _: list(runner._graphs))
+    assert any(len(key) == 4 and key[1] == 4 for key in seen), "a pass of three lanes was among them"
