@@ -1,18 +1,20 @@
 """Qwen3.5 in plain float64, token by token, written from the specification alone (spec qwen35 §4-12).
 
 Independent of luce's operators on purpose: the recurrence instead of the chunk form, whole softmax instead of key
-splits, no caches, no batching. Slow and short.
+splits, no caches, no batching. Slow and short. With ``bf16`` for ``narrow`` the inputs of products, queries, keys,
+values and probabilities are rounded as the kernels of a device round them, and nothing else is.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import attrs
 import numpy as np
 import numpy.typing as npt
 
+from luce.compute.bf16 import round_bf16, widen_bf16
 from luce.engines.qwen35.config import Qwen35Config, TextConfig, VisionConfig
 from luce.engines.qwen35.weights import (
     DeltaNetWeights,
@@ -24,6 +26,7 @@ from luce.engines.qwen35.weights import (
 )
 
 F64 = npt.NDArray[np.float64]
+Narrow = Callable[[F64], F64]
 
 
 def wide(a: npt.NDArray[np.float32]) -> F64:
@@ -57,9 +60,17 @@ class OracleResult:
     """Per DeltaNet layer [Hv, Dk, Dv] after the last token."""
 
 
-def deltanet(u: F64, w: DeltaNetWeights, c: TextConfig) -> tuple[F64, F64]:
+def exact(x: F64) -> F64:
+    return x
+
+
+def bf16(x: F64) -> F64:
+    return widen_bf16(round_bf16(x.astype(np.float32))).astype(np.float64)
+
+
+def deltanet(u: F64, w: DeltaNetWeights, c: TextConfig, narrow: Narrow = exact) -> tuple[F64, F64]:
     """One gated DeltaNet mixer by the recurrence (spec §5)."""
-    rows = len(u)
+    rows, u = len(u), narrow(u)
     mixed = u @ wide(w.qkv).T
     z = (u @ wide(w.z).T).reshape(rows, c.value_heads, c.value_dim)
     beta = sigmoid(u @ wide(w.b).T)
@@ -73,6 +84,7 @@ def deltanet(u: F64, w: DeltaNetWeights, c: TextConfig) -> tuple[F64, F64]:
     v = y[:, 2 * keys :].reshape(rows, c.value_heads, c.value_dim)
     q = q / np.sqrt((q * q).sum(-1, keepdims=True) + 1e-6) / math.sqrt(c.key_dim)
     k = k / np.sqrt((k * k).sum(-1, keepdims=True) + 1e-6)
+    q, k = narrow(q), narrow(k)
     state = np.zeros((c.value_heads, c.key_dim, c.value_dim))
     out = np.zeros_like(v)
     ratio = c.value_heads // c.key_heads
@@ -84,7 +96,7 @@ def deltanet(u: F64, w: DeltaNetWeights, c: TextConfig) -> tuple[F64, F64]:
             state[h] = s + np.outer(kt, delta)
             out[t, h] = state[h].T @ qt
     out = out / np.sqrt((out * out).mean(-1, keepdims=True) + c.rms_eps) * wide(w.gdn_norm) * silu(z)
-    return out.reshape(rows, -1) @ wide(w.out).T, state
+    return narrow(out.reshape(rows, -1)) @ wide(w.out).T, state
 
 
 def rotate(x: F64, positions: npt.NDArray[np.int32], c: TextConfig) -> F64:
@@ -102,42 +114,50 @@ def rotate(x: F64, positions: npt.NDArray[np.int32], c: TextConfig) -> F64:
     return np.concatenate([a * cos - b * sin, b * cos + a * sin, x[..., c.rotary_dim :]], -1)
 
 
-def attention(u: F64, w: FullAttentionWeights, c: TextConfig, positions: npt.NDArray[np.int32]) -> F64:
+def attention(
+    u: F64,
+    w: FullAttentionWeights,
+    c: TextConfig,
+    positions: npt.NDArray[np.int32],
+    narrow: Narrow = exact,
+) -> F64:
     """One gated full-attention mixer (spec §6)."""
-    rows = len(u)
+    rows, u = len(u), narrow(u)
     qg = (u @ wide(w.q).T).reshape(rows, c.heads, 2 * c.head_dim)
     q, gate = qg[..., : c.head_dim], qg[..., c.head_dim :]
     k = (u @ wide(w.k).T).reshape(rows, c.kv_heads, c.head_dim)
     v = (u @ wide(w.v).T).reshape(rows, c.kv_heads, c.head_dim)
     q = rotate(rms(q, w.q_norm, c.rms_eps), positions, c)
     k = rotate(rms(k, w.k_norm, c.rms_eps), positions, c)
+    q, k, v = narrow(q), narrow(k), narrow(v)
     out = np.zeros_like(q)
     for h in range(c.heads):
         kv = h // (c.heads // c.kv_heads)
         scores = q[:, h] @ k[:, kv].T / math.sqrt(c.head_dim)
         scores[np.triu_indices(rows, 1)] = -np.inf
         p = np.exp(scores - scores.max(-1, keepdims=True))
-        out[:, h] = p / p.sum(-1, keepdims=True) @ v[:, kv]
-    return (out * sigmoid(gate)).reshape(rows, -1) @ wide(w.o).T
+        out[:, h] = narrow(p) / p.sum(-1, keepdims=True) @ v[:, kv]
+    return narrow((out * sigmoid(gate)).reshape(rows, -1)) @ wide(w.o).T
 
 
-def swiglu(u: F64, w: FfnWeights) -> F64:
+def swiglu(u: F64, w: FfnWeights, narrow: Narrow = exact) -> F64:
     """Dense feed-forward (spec §8)."""
-    return (silu(u @ wide(w.gate).T) * (u @ wide(w.up).T)) @ wide(w.down).T
+    u = narrow(u)
+    return narrow(silu(u @ wide(w.gate).T) * (u @ wide(w.up).T)) @ wide(w.down).T
 
 
-def mixture(u: F64, w: MoeWeights, c: TextConfig) -> F64:
+def mixture(u: F64, w: MoeWeights, c: TextConfig, narrow: Narrow = exact) -> F64:
     """Mixture of experts, row by row (spec §8): softmax over all, the best ones, their weights made to sum to 1."""
     assert c.moe is not None
     logits = u @ wide(w.router).T
     p = np.exp(logits - logits.max(-1, keepdims=True))
     p /= p.sum(-1, keepdims=True)
-    out = sigmoid(u @ wide(w.shared_gate).T) * swiglu(u, w.shared)
+    out = sigmoid(u @ wide(w.shared_gate).T) * swiglu(u, w.shared, narrow)
     for t in range(len(u)):
         best = sorted(range(c.moe.experts), key=lambda e: (-p[t, e], e))[: c.moe.used]
         for e in best:
             expert = FfnWeights(w.gate_up[e, : c.moe.ffn], w.gate_up[e, c.moe.ffn :], w.down[e])
-            out[t] += p[t, e] / sum(p[t, one] for one in best) * swiglu(u[t], expert)
+            out[t] += p[t, e] / sum(p[t, one] for one in best) * swiglu(u[t], expert, narrow)
     return out
 
 
@@ -146,6 +166,7 @@ def run_text(
     weights: Qwen35Weights,
     embeddings: F64,
     positions: npt.NDArray[np.int32],
+    narrow: Narrow = exact,
 ) -> OracleResult:
     """The text model over input rows [T, h] with M-RoPE positions [3, T]."""
     x = embeddings
@@ -153,15 +174,18 @@ def run_text(
     for layer in weights.layers:
         u = rms(x, layer.input_norm, config.rms_eps)
         if isinstance(layer.mixer, DeltaNetWeights):
-            mixed, state = deltanet(u, layer.mixer, config)
+            mixed, state = deltanet(u, layer.mixer, config, narrow)
             states.append(state)
         else:
-            mixed = attention(u, layer.mixer, config, positions)
+            mixed = attention(u, layer.mixer, config, positions, narrow)
         x = x + mixed
         u = rms(x, layer.post_norm, config.rms_eps)
-        x = x + (swiglu(u, layer.ffn) if isinstance(layer.ffn, FfnWeights) else mixture(u, layer.ffn, config))
+        if isinstance(layer.ffn, FfnWeights):
+            x = x + swiglu(u, layer.ffn, narrow)
+        else:
+            x = x + mixture(u, layer.ffn, config, narrow)
         hidden.append(x)
-    logits = rms(x, weights.final_norm, config.rms_eps) @ wide(weights.head).T
+    logits = narrow(rms(x, weights.final_norm, config.rms_eps)) @ wide(weights.head).T
     return OracleResult(logits, hidden, states)
 
 
@@ -258,8 +282,9 @@ def run_request(
     ids: Sequence[int],
     grids: Sequence[tuple[int, int]] = (),
     spans: Sequence[tuple[int, npt.NDArray[np.float32]]] = (),
+    narrow: Narrow = exact,
 ) -> OracleResult:
     """A whole prompt at once, image rows given."""
     image_id = -1 if config.image_token_id is None else config.image_token_id
     positions, _ = mrope_positions(ids, image_id, grids)
-    return run_text(config.text, weights, embed(weights, ids, spans), positions)
+    return run_text(config.text, weights, embed(weights, ids, spans), positions, narrow)
