@@ -82,7 +82,8 @@ def load_options(plan: Plan, traffic: Traffic, opened: OpenedModel, device: str)
             f"the model's limit is {longest:,}",
             flag="--contexts",
         )
-    return LoadOptions(slots=max(plan.rows) + 1, context=room, device=device)
+    slots, block = max(plan.rows) + 1, LoadOptions().block_size
+    return LoadOptions(slots=slots, context=room, num_blocks=slots * -(-room // block), device=device)
 
 
 def check_room(opened: OpenedModel) -> None:

@@ -21,6 +21,7 @@ from luce.cli.shapes import Form, Shape
 from luce.compute.host_memory import spare_what_stays, use_one_heap
 from luce.engines.choose_device import choose_device
 from luce.engines.load_model import LoadOptions, OpenedModel, demo_model, open_model
+from luce.engines.qwen35.device.budget import RoomError
 from luce.engines.synthetic_model import open_synthetic
 from luce.errors import ConfigError
 
@@ -165,7 +166,10 @@ def _measured(
     progress = Console(stderr=True, highlight=False)
     small = _opened(model, synthetic, form, LoadOptions(slots=1))
     traffic = traffic_of(plan, tokens, small)
-    opened = _opened(model, synthetic, form, load_options(plan, traffic, small, device))
+    try:
+        opened = _opened(model, synthetic, form, load_options(plan, traffic, small, device))
+    except RoomError as error:
+        raise ConfigError(f"{error.shortage}; fewer --rows or smaller --contexts need less") from None
     check_room(opened)
     started = time.perf_counter()
     loaded = load_with_progress(opened, progress)

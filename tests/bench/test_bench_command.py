@@ -9,6 +9,7 @@ import pytest
 
 from luce.bench.report import read_report
 from luce.cli import main as command
+from luce.compute.host_device import HostDevice
 
 SMALL = [
     *("--rows", "1,2", "--contexts", "70", "--prompts", "130", "--mixed", "32", "--pictures", "24"),
@@ -88,6 +89,24 @@ def test_flags_that_cannot_be_are_refused_first(
     assert run(*arguments) == 2
     said = capsys.readouterr().err
     assert said.startswith("luce: ") and fault in said and said.count("\n") == 1
+
+
+def test_what_does_not_fit_onto_a_gpu_is_refused_in_advance(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Blocks for every sequence at its longest count, not for one alone; flags are those of this command."""
+    for where in ("luce.cli.bench", "luce.engines.synthetic_model"):
+        monkeypatch.setattr(
+            f"{where}.choose_device", lambda wanted: None if wanted == "cpu" else HostDevice()
+        )
+    sizes = ("--rows", "64", "--contexts", "32768", "--only", "decode")
+    assert run("--synthetic", "qwen3.5-0.8b", "--device", "cuda:0", *sizes) == 2
+    said = capsys.readouterr().err
+    assert (
+        "65 slots of 32963 tokens need " in said
+        and " free on the device; fewer --rows or smaller --contexts" in said
+    )
+    assert "--slots" not in said
 
 
 def test_what_does_not_fit_into_memory_says_which_flags_help(capsys: pytest.CaptureFixture[str]) -> None:

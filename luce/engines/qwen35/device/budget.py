@@ -17,7 +17,7 @@ from luce.engines.qwen35.memory import MemoryPlan, format_bytes
 from luce.engines.qwen35.memory_parts import ArraySpec, vision_arrays
 from luce.errors import ConfigError
 
-__all__ = ["RESERVED", "DevicePlan", "device_memory_plan", "fit_device"]
+__all__ = ["RESERVED", "DevicePlan", "RoomError", "device_memory_plan", "fit_device"]
 
 RESERVED = 768 << 20
 """Left to the driver, to compiled kernels and to what allocations are rounded up by."""
@@ -58,6 +58,15 @@ def device_memory_plan(config: Qwen35Config, host: MemoryPlan, found: DevicePlan
     return attrs.evolve(host, arrays=(*found.arrays, *vision), released=(), requested=requested)
 
 
+class RoomError(ConfigError):
+    """Too little room on a device."""
+
+    def __init__(self, shortage: str, advice: str, *, flag: str | None = None) -> None:
+        super().__init__(f"{shortage}; {advice}", flag=flag)
+        self.shortage = shortage
+        """By how much, without what would help: that has other flags elsewhere."""
+
+
 def fit_device(
     device: Device,
     config: TextConfig,
@@ -77,7 +86,7 @@ def fit_device(
         flag: that the budget comes from; None: it is what the device has free.
 
     Raises:
-        ConfigError: it does not fit; says by how much, and which smaller ``--slots`` or ``--context`` would.
+        RoomError: it does not fit; says by how much, and which smaller ``--slots`` or ``--context`` would.
     """
 
     def plan(slots: int, context: int, count: int) -> DevicePlan:
@@ -101,9 +110,10 @@ def fit_device(
             f"{' or '.join(ways)} would fit" if ways else f"the model and one slot alone need {alone:,} bytes"
         )
         bound, size = "allowed" if flag else "free on the device", budget + shortfall
-        raise ConfigError(
+        raise RoomError(
             f"{slots} slots of {context} tokens need {size:,} bytes ({format_bytes(size)}), {shortfall:,} more "
-            f"than the {budget:,} {bound}; {advice}",
+            f"than the {budget:,} {bound}",
+            advice,
             flag=flag,
         )
     if blocks is not None:
