@@ -54,3 +54,4 @@ def _reports(cells: Sequence[Cell], console: Console, make: Callable[[], Bench])
             bar.advance(task)
             if not console.is_terminal and done * 20 // len(cells) > (done - 1) * 20 // len(cells):
                 console.print(f"       {done} of {len(cells)} cells", markup=False)
+    bench.close()

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import attrs
 import trio
@@ -28,7 +29,10 @@ from luce.engines.load_model import (
     load_model,
     open_model,
 )
-from luce.engines.seam import SampledToken
+from luce.engines.loaded import LoadedModel
+from luce.engines.qwen35.device.engine import DeviceEngine
+from luce.engines.qwen35.device.runner import Runner
+from luce.engines.seam import SampledToken, StepPlan
 from luce.engines.synthetic_model import open_synthetic
 
 __all__ = ["Bench", "Report", "run_cell"]
@@ -89,6 +93,32 @@ class Report:
         return [f"{what}: not as the cell says" for what, good in needs.items() if not good]
 
 
+class _KeptEngine:
+    """A device's engine that outlives the services which it serves."""
+
+    def __init__(self, engine: DeviceEngine) -> None:
+        self._engine = engine
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    def shutdown(self) -> None:
+        """A service has ended: what its prefix cache kept is nobody's."""
+        engine = self._engine
+
+        def kept(runner: Runner, _: object) -> tuple[list[int], tuple[int, ...]]:
+            blocks = tuple(block for block, held in enumerate(runner.pool.held) if held)
+            return list(runner.stored.states), blocks
+
+        handles, blocks = engine.call(kept)
+        for handle in handles:
+            engine.discard(handle)
+        engine.collect(engine.launch(StepPlan(0, (), (), freed_blocks=blocks)))
+
+    def end(self) -> None:
+        self._engine.shutdown()
+
+
 class Bench:
     """What all cells share: the opened model, the questions, and the answers that each gets alone.
 
@@ -105,10 +135,12 @@ class Bench:
     def __init__(self, path: Path | None = None, *, device: str = CPU, shape: str | None = None) -> None:
         self._path, self._device, self._shape = path or demo_model(), device, shape
         self._opened: dict[int, OpenedModel] = {}
+        self._kept: dict[int, LoadedModel] = {}
         self._alone: dict[str, Bits] = {}
-        model = load_model(self.opened(1))
+        model = self.model(1)
         self.questions = Questions.build(model)
-        model.engine.shutdown()
+        if not self._kept:
+            model.engine.shutdown()
 
     def opened(self, slots: int) -> OpenedModel:
         """With blocks to spare, so that nothing is parked but by the cell's will and the cache keeps its blocks."""
@@ -129,15 +161,29 @@ class Bench:
             self._opened[slots] = found
         return self._opened[slots]
 
+    def model(self, slots: int) -> LoadedModel:
+        """A new one; on a GPU, where starting takes longer than a cell, the one that served other cells before."""
+        if self._device == CPU:
+            return load_model(self.opened(slots))
+        if slots not in self._kept:
+            loaded = load_model(self.opened(slots))
+            assert isinstance(loaded.engine, DeviceEngine)
+            self._kept[slots] = attrs.evolve(loaded, engine=_KeptEngine(loaded.engine))
+        return self._kept[slots]
+
+    def close(self) -> None:
+        """End the engines that were kept."""
+        for model in self._kept.values():
+            assert isinstance(model.engine, _KeptEngine)
+            model.engine.end()
+
     def probe(self, cell: Cell) -> Submission:
         return self.questions.probes[cell.images, cell.sampled]
 
     async def alone(self, asked: Submission) -> Bits:
         """The answer of a request by itself on a fresh service, its prompt in one piece."""
         if asked.id not in self._alone:
-            async with _serving(
-                Service(load_model(self.opened(1)), ServiceOptions(prefill_budget=None))
-            ) as service:
+            async with _serving(Service(self.model(1), ServiceOptions(prefill_budget=None))) as service:
                 found, error = await _read(service.submit(asked))
             assert error is None, error
             self._alone[asked.id] = found
@@ -170,7 +216,7 @@ async def run_cell(bench: Bench, cell: Cell) -> Report:
     questions, probe = bench.questions, bench.probe(cell)
     expected = await bench.alone(probe)
     neighbours = {asked.id: await bench.alone(asked) for asked in questions.neighbours}
-    model = load_model(bench.opened(cell.slots))
+    model = bench.model(cell.slots)
     options = ServiceOptions(
         prefill_budget=cell.prefill_budget,
         depth=rng.choice((1, 2)),

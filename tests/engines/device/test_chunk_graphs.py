@@ -6,11 +6,16 @@ from collections.abc import Iterator
 
 import pytest
 
+from luce.compute.device import Device, Kernel
+from luce.compute.kernel_sources import Defines
 from luce.engines.qwen35.device.engine import DeviceEngine
+from luce.engines.qwen35.device.plan import DeviceSizes
 from luce.engines.qwen35.device.runner import GRAPH_ROWS, WARM_CHUNKS, chunk_class
-from tests.engines.device.harness import bf16_model, new_device_engine
+from luce.engines.qwen35.device.setting_up import _kernels
+from luce.engines.qwen35.device.weights import list_weights, upload
+from tests.engines.device.harness import bf16_model, device_of_tests, new_device_engine
 from tests.engines.harness import Driver, Rows, random_ids, same_bits, text_spec
-from tests.engines.models import NAN_TOKEN
+from tests.engines.models import NAN_TOKEN, SAMPLED_IDS
 
 
 @pytest.fixture(scope="module")
@@ -63,3 +68,27 @@ def test_recorded_at_the_start_they_touch_no_sequence(engine: DeviceEngine) -> N
         assert engine.audit(sequence.slot) == []
     seen = engine.call(lambda runner, _: list(runner._graphs))
     assert any(len(key) == 4 and key[1] == 4 for key in seen), "a pass of three lanes was among them"
+
+
+def test_what_is_recorded_at_the_start_was_compiled_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Side by side with everything else, not one after the other while recording."""
+    config, weights = bf16_model()
+    device, text = device_of_tests(), list_weights(weights)
+    upload(device, text)
+    sizes = DeviceSizes(4, 24, 512, 128)
+    compiled = set(_kernels(device, config.text, text, sizes, SAMPLED_IDS, tiled=False))
+    engine = new_device_engine(config, weights, chunk_rows=128)
+    asked: set[tuple[str, str, tuple[tuple[str, int | str], ...]]] = set()
+    make = type(device).kernel
+
+    def noted(self: Device, source: str, name: str, defines: Defines | None = None) -> Kernel:
+        asked.add((source, name, tuple(sorted((defines or {}).items()))))
+        return make(self, source, name, defines)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(type(device), "kernel", noted)
+    try:
+        engine.call(lambda runner, _: runner.warm())
+    finally:
+        engine.shutdown()
+    assert any(source == "gemm_prefill.cu" for source, _, _ in asked)
+    assert asked <= compiled

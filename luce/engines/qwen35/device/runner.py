@@ -26,7 +26,7 @@ from luce.engines.qwen35.stored_states import StoredStates
 from luce.engines.seam import Outcome, RowSource, Segment, SegmentKind
 from luce.errors import DeviceError, LuceError
 
-__all__ = ["Program", "Runner", "Tap", "chunk_class"]
+__all__ = ["Program", "Runner", "Tap", "chunk_class", "graph_rows"]
 
 
 GRAPH_ROWS = 512
@@ -86,6 +86,11 @@ def chunk_class(counts: tuple[int, int, int, int], tile_rows: int) -> tuple[int,
         return None
     wide, size = bucket(rows) if rows <= CHUNK_ROWS else -(-rows // CHUNK_ROWS) * CHUNK_ROWS, bucket(lanes)
     return wide, size, size if samples else 0, wide // tile_rows + size
+
+
+def graph_rows(chunk_rows: int) -> range:
+    """Rows of the chunk passes that are recorded at the start, of those of up to ``chunk_rows`` rows."""
+    return range(CHUNK_ROWS, min(GRAPH_ROWS, chunk_rows) + 1, CHUNK_ROWS)
 
 
 class Runner:
@@ -222,7 +227,7 @@ class Runner:
         for rows in BUCKETS:
             self._launch_step(step_parts, rows, self.program.step_class(0))
             self._launch_step(step_parts, rows, self.program.step_class(0))
-        for rows in range(CHUNK_ROWS, min(GRAPH_ROWS, self.program.chunk_rows) + 1, CHUNK_ROWS):
+        for rows in graph_rows(self.program.chunk_rows):
             self._launch_chunk(chunk_parts, (rows, 1, 1, 1), rows, None)
             for lanes, samples in WARM_CHUNKS:
                 self._launch_chunk(chunk_parts, (rows, lanes, samples, 1), rows, None, loaded=True)

@@ -19,7 +19,7 @@ from luce.engines.qwen35.device.plan import DeviceSizes, device_arrays, scratch_
 from luce.engines.qwen35.device.pool import DevicePool, allocate
 from luce.engines.qwen35.device.products import few_rows, many_rows
 from luce.engines.qwen35.device.program import QwenProgram
-from luce.engines.qwen35.device.runner import Runner
+from luce.engines.qwen35.device.runner import Runner, graph_rows
 from luce.engines.qwen35.device.sampler import DeviceSampler
 from luce.engines.qwen35.device.scratch import chunk_layout, step_layout
 from luce.engines.qwen35.device.weights import Text, conversions, list_weights, upload
@@ -97,7 +97,6 @@ def _kernels(
     parts = dict.fromkeys(name for name, _, _ in step_layout().parts)
     for rows in BUCKETS:
         program.step(pool, parts, rows, 0)
-    for rows in sorted({CHUNK_ROWS + 1, few.chunk_rows}):
-        if rows <= few.chunk_rows:
-            program.chunk(pool, parts, (rows, 1, 1, 1), rows)
+    for rows in sorted({*graph_rows(few.chunk_rows), few.chunk_rows}):
+        program.chunk(pool, parts, (rows, 1, 1, 1), rows)
     return list(recorder.wanted)
