@@ -1,41 +1,85 @@
-// Clusters of CLUSTER blocks that share what they fetch (sm_90a). With CLUSTER 1, and on the host, a block is alone.
+// Clusters of CLUSTER blocks that reach into each other's shared memory (sm_90, host). With CLUSTER 1 a block is alone.
 #pragma once
 
 #ifndef CLUSTER
 #define CLUSTER 1
 #endif
-#if CLUSTER > 1 && defined(LUCE_HOST)
-#error "the host build has no clusters"
-#endif
 
-#if CLUSTER > 1
-#define CLUSTER_KERNEL __cluster_dims__(CLUSTER, 1, 1)
-
+#if defined(LUCE_HOST)
+DEVICE i32 cluster_rank() { return luce_rank(); }
+DEVICE void cluster_arrive() {}
+DEVICE void cluster_wait() { luce_host::meet(luce_host::block->together, luce_host::block->threads, true); }
+template <class T> DEVICE T* luce_in_block(T* at, i32 rank) { return (T*)((u8*)at + (rank - luce_rank()) * luce_host::block->shared_step); }
+DEVICE void publish_cluster(u32* at, u32 value) {
+  for (i32 rank = 0; rank < CLUSTER; rank++) publish_(luce_in_block(at, rank), value);
+}
+DEVICE void await_cluster(const u32* at, u32 value) { await_(at, value); }
+#elif CLUSTER > 1
 DEVICE i32 cluster_rank() {
   u32 rank;
   asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
   return (i32)rank;
 }
-// All threads of all its blocks.
-DEVICE void cluster_sync() {
-  asm volatile("barrier.cluster.arrive.release;" ::: "memory");
-  asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
+// All threads of all its blocks arrive, and wait for each other. Barriers that bar_init_fence() followed are there for all of them then;
+// ordinary stores are not (a release here is a fence that waits for bulk copies under way: microseconds).
+DEVICE void cluster_arrive() { asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory"); }
+DEVICE void cluster_wait() { asm volatile("barrier.cluster.wait;" ::: "memory"); }
+// A number in the same place of every block that only grows. It orders nothing by itself: whoever publishes has used what it loaded before,
+// and whoever awaits stores only then.
+DEVICE void publish_cluster(u32* at, u32 value) {
+  UNROLL
+  for (u32 rank = 0; rank < CLUSTER; rank++)
+    asm volatile("{.reg .b32 there; mapa.shared::cluster.u32 there, %0, %1; st.relaxed.cluster.shared::cluster.u32 [there], %2;}"
+                 ::"r"(shared_address(at)), "r"(rank), "r"(value) : "memory");
 }
-// An arrival at the same barrier of every block.
-DEVICE void bar_arrive_cluster(u64* bar) {
-  UNROLL for (u32 rank = 0; rank < CLUSTER; rank++)
-    asm volatile("{.reg .b32 there; mapa.shared::cluster.u32 there, %0, %1; mbarrier.arrive.shared::cluster.b64 _, [there];}"
-                 ::"r"(shared_address(bar)), "r"(rank) : "memory");
-}
-// A bulk copy to the same place, counted at the same barrier, of every block.
-DEVICE void bulk_load_cluster(void* to, const void* from, u32 bytes, u64* bar) {
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1], %2, [%3], %4;"
-               ::"r"(shared_address(to)), "l"(from), "r"(bytes), "r"(shared_address(bar)), "h"((u16)((1 << CLUSTER) - 1)) : "memory");
+DEVICE void await_cluster(const u32* at, u32 value) {
+  u32 found;
+  do asm volatile("ld.relaxed.cluster.shared::cta.u32 %0, [%1];" : "=r"(found) : "r"(shared_address(at)) : "memory");
+  while (found < value);
 }
 #else
-#define CLUSTER_KERNEL
 DEVICE i32 cluster_rank() { return 0; }
-DEVICE void cluster_sync() { sync_block(); }
-DEVICE void bar_arrive_cluster(u64* bar) { bar_arrive(bar); }
-DEVICE void bulk_load_cluster(void* to, const void* from, u32 bytes, u64* bar) { bulk_load(to, from, bytes, bar); }
+DEVICE void cluster_arrive() {}
+DEVICE void cluster_wait() { sync_block(); }
+DEVICE void publish_cluster(u32* at, u32 value) { publish_(at, value); }
+DEVICE void await_cluster(const u32* at, u32 value) { await_(at, value); }
+#endif
+
+// Stores into the same place of block `rank`, in the background; their bytes count at that block's barrier.
+#if defined(LUCE_HOST)
+struct ClusterStores {
+  i32 rank;
+  u64* bar;
+  METHOD void open(u64* at, i32 to) { rank = to, bar = luce_in_block(at, to); }
+  template <class T> METHOD void put(f32* to, T value) const {
+    *(T*)luce_in_block(to, rank) = value;
+    luce_host::Phase& phase = luce_host::phase_of(bar);
+    luce_host::Lock lock(phase);
+    phase.pending -= (i32)sizeof(T);
+    luce_host::settle(phase);
+    lock.change();
+  }
+};
+#elif HAS_BULK
+DEVICE u32 cluster_address(const void* at, i32 rank) {
+  u32 there;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared_address(at)), "r"(rank));
+  return there;
+}
+struct ClusterStores {
+  u32 bar, offset;
+  METHOD void open(u64* at, i32 rank) { bar = cluster_address(at, rank), offset = bar - shared_address(at); }
+  METHOD void put(f32* to, f32 v) const {
+    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];"
+                 ::"r"(shared_address(to) + offset), "r"(as_u32(v)), "r"(bar) : "memory");
+  }
+  METHOD void put(f32* to, f32x2 v) const {
+    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.b32 [%0], {%1, %2}, [%3];"
+                 ::"r"(shared_address(to) + offset), "r"(as_u32(v.x)), "r"(as_u32(v.y)), "r"(bar) : "memory");
+  }
+  METHOD void put(f32* to, f32x4 v) const {
+    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, [%5];"
+                 ::"r"(shared_address(to) + offset), "r"(as_u32(v.x)), "r"(as_u32(v.y)), "r"(as_u32(v.z)), "r"(as_u32(v.w)), "r"(bar) : "memory");
+  }
+};
 #endif

@@ -6,6 +6,8 @@
 #define DEVICE_CALL static __device__ __noinline__  // a function that is called, to keep code small
 #define LUCE_KERNEL(name, threads) extern "C" __global__ void __launch_bounds__(threads) name
 #define LUCE_KERNEL_RESIDENT(name, threads, blocks) extern "C" __global__ void __launch_bounds__(threads, blocks) name
+#define LUCE_KERNEL_CLUSTER(name, threads, blocks, cluster) \
+  extern "C" __global__ void __cluster_dims__(cluster, 1, 1) __launch_bounds__(threads, blocks) name
 #define LUCE_EXPORT(name)
 #define RESTRICT __restrict__
 #define UNROLL _Pragma("unroll")
@@ -58,6 +60,13 @@ DEVICE u64 atomic_add(u64* at, u64 v) { return atomicAdd(at, v); }
 DEVICE u32 atomic_max(u32* at, u32 v) { return atomicMax(at, v); }
 DEVICE u64 atomic_max(u64* at, u64 v) { return atomicMax(at, v); }
 DEVICE u32 atomic_or(u32* at, u32 v) { return atomicOr(at, v); }
+// Of those that add to one counter in device memory this way: what a thread (and whoever it had a barrier with since) wrote before is
+// seen after every later add, by that thread and whoever has a barrier with it. Lighter than fences around an add.
+DEVICE u32 atomic_add_ordered(u32* at, u32 v) {
+  u32 old;
+  asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;" : "=r"(old) : "l"(at), "r"(v) : "memory");
+  return old;
+}
 DEVICE void fence_device() { __threadfence(); }
 DEVICE void fence_block() { __threadfence_block(); }
 // A number in shared memory that only grows: what was written before publish_ is seen after await_ has seen `value` or more.
@@ -103,6 +112,12 @@ DEVICE u32 prmt(u32 a, u32 b, u32 select) {
 DEVICE u32 and_or(u32 a, u32 b, u32 c) {
   u32 r;
   asm("lop3.b32 %0, %1, %2, %3, 0xEA;" : "=r"(r) : "r"(a), "r"(b), "r"(c));
+  return r;
+}
+// (a ^ b) & c in one instruction.
+DEVICE u32 xor_and(u32 a, u32 b, u32 c) {
+  u32 r;
+  asm("lop3.b32 %0, %1, %2, %3, 0x28;" : "=r"(r) : "r"(a), "r"(b), "r"(c));
   return r;
 }
 #if __CUDA_ARCH__ >= 800

@@ -7,6 +7,7 @@
 #define LUCE_KERNEL(name, threads) \
   extern "C" __attribute__((global, amdgpu_flat_work_group_size(1, threads))) void name
 #define LUCE_KERNEL_RESIDENT(name, threads, blocks) LUCE_KERNEL(name, threads)
+#define LUCE_KERNEL_CLUSTER(name, threads, blocks, cluster) LUCE_KERNEL(name, threads)
 #define LUCE_EXPORT(name)
 #define RESTRICT __restrict__
 #define UNROLL _Pragma("unroll")
@@ -61,6 +62,7 @@ DEVICE u64 atomic_add(u64* at, u64 v) { return __hip_atomic_fetch_add(at, v, __A
 DEVICE u32 atomic_max(u32* at, u32 v) { return __hip_atomic_fetch_max(at, v, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT); }
 DEVICE u64 atomic_max(u64* at, u64 v) { return __hip_atomic_fetch_max(at, v, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT); }
 DEVICE u32 atomic_or(u32* at, u32 v) { return __hip_atomic_fetch_or(at, v, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT); }
+DEVICE u32 atomic_add_ordered(u32* at, u32 v) { return __hip_atomic_fetch_add(at, v, __ATOMIC_ACQ_REL, __HIP_MEMORY_SCOPE_AGENT); }
 DEVICE void fence_device() { __builtin_amdgcn_fence(__ATOMIC_SEQ_CST, "agent"); }
 DEVICE void fence_block() { __builtin_amdgcn_fence(__ATOMIC_ACQ_REL, "workgroup"); }
 DEVICE void publish_(u32* at, u32 value) { __hip_atomic_store(at, value, __ATOMIC_RELEASE, __HIP_MEMORY_SCOPE_WORKGROUP); }
@@ -90,6 +92,7 @@ DEVICE u32 prmt(u32 a, u32 b, u32 select) {
   return __builtin_amdgcn_perm(b, a, bytes);
 }
 DEVICE u32 and_or(u32 a, u32 b, u32 c) { return (a & b) | c; }
+DEVICE u32 xor_and(u32 a, u32 b, u32 c) { return (a ^ b) & c; }
 DEVICE u32 fma_bf16x2(u32 a, u32 b, u32 c) {
   return soft_pack_bf16(fma_(as_f32(a << 16), as_f32(b << 16), as_f32(c << 16)),
                         fma_(as_f32(a & 0xffff0000u), as_f32(b & 0xffff0000u), as_f32(c & 0xffff0000u)));

@@ -2,7 +2,7 @@
 //
 // Two ways to run threads, chosen at compile time. Fibers (the default) are quick and run in one fixed order. With
 // LUCE_HOST_THREADS each is a thread of the system, so that the address and thread sanitizers see what races and what
-// strays; keep those cases small. Blocks run one after another, so a block that waits for a later one is a deadlock; it
+// strays; keep those cases small. Blocks (with CLUSTER: clusters of them) run one after another, so a block that waits for a later one is a deadlock; it
 // is reported, as is every trap. Shared memory starts as NaN in every block; a bulk copy poisons its destination at
 // once and delivers when somebody waits for it, so that nobody can read too early unnoticed.
 #pragma once
@@ -33,6 +33,7 @@
   static const int name##_max_threads = threads;         \
   static void name
 #define LUCE_KERNEL_RESIDENT(name, threads, blocks) LUCE_KERNEL(name, threads)
+#define LUCE_KERNEL_CLUSTER(name, threads, blocks, cluster) LUCE_KERNEL(name, threads)
 // The entry that the host device calls: 0, or what went wrong.
 #define LUCE_EXPORT(name)                                                                        \
   extern "C" __attribute__((visibility("default"))) const char* name##_host(const i32* shape, i64 shared, void** arguments) { \
@@ -48,6 +49,12 @@
 #define HAS_PDL 1
 
 namespace luce_host {
+
+#ifdef CLUSTER
+constexpr i32 BLOCKS_TOGETHER = CLUSTER;
+#else
+constexpr i32 BLOCKS_TOGETHER = 1;
+#endif
 
 struct Failure { std::string what; };
 
@@ -84,11 +91,12 @@ struct Warp : Meeting {
   Payload payload[2][WARP];
 };
 
+// A block, or a cluster of them: block `rank` has threads rank * each .. and the rank-th piece of the shared memory.
 struct Block {
-  i32 threads = 0, index[3] = {}, grid[3] = {};
+  i32 threads = 0, each = 0, index[3] = {}, grid[3] = {};
   u8* shared = nullptr;
-  i64 shared_bytes = 0;
-  Barrier barriers[16];
+  i64 shared_bytes = 0, shared_step = 0;
+  Barrier barriers[BLOCKS_TOGETHER][16], together;
   std::vector<Warp*> warps;
   std::vector<Barrier*> groups;  // of four warps
   std::deque<Phase> phases;
@@ -290,18 +298,21 @@ const char* launch(void (*kernel)(Arguments...), int most, const i32* shape, i64
     return failure.c_str();
   }
   if (shared > 232448) return "more than 227 KiB of shared memory";
+  if (shape[0] % BLOCKS_TOGETHER) return "a grid that is no multiple of the cluster";
   for (i32 z = 0; z < shape[2]; z++)
     for (i32 y = 0; y < shape[1]; y++)
-      for (i32 x = 0; x < shape[0]; x++) {
+      for (i32 x = 0; x < shape[0]; x += BLOCKS_TOGETHER) {
         Block here;
-        here.threads = threads;
+        here.each = threads;
+        here.threads = threads * BLOCKS_TOGETHER;
         here.index[0] = x, here.index[1] = y, here.index[2] = z;
         for (int i = 0; i < 3; i++) here.grid[i] = shape[i];
         here.shared_bytes = shared;
-        here.shared = (u8*)aligned_alloc(1024, (size_t)((shared + 1023) / 1024 * 1024 + 1024));
-        memset(here.shared, 0xff, (size_t)shared);
-        std::vector<Warp> warps((size_t)(threads / WARP));
-        std::vector<Barrier> groups((size_t)((threads + 127) / 128));
+        here.shared_step = (shared + 1023) / 1024 * 1024 + 1024;
+        here.shared = (u8*)aligned_alloc(1024, (size_t)(here.shared_step * BLOCKS_TOGETHER));
+        memset(here.shared, 0xff, (size_t)(here.shared_step * BLOCKS_TOGETHER));
+        std::vector<Warp> warps((size_t)(here.threads / WARP));
+        std::vector<Barrier> groups((size_t)((here.threads + 127) / 128));
         for (Warp& warp : warps) here.warps.push_back(&warp);
         for (Barrier& group : groups) here.groups.push_back(&group);
         block = &here;
@@ -319,17 +330,18 @@ const char* launch(void (*kernel)(Arguments...), int most, const i32* shape, i64
 
 }  // namespace luce_host
 
-DEVICE i32 thread() { return luce_host::current; }
-DEVICE i32 block_threads() { return luce_host::block->threads; }
-DEVICE i32 block_x() { return luce_host::block->index[0]; }
+DEVICE i32 luce_rank() { return luce_host::BLOCKS_TOGETHER == 1 ? 0 : luce_host::current / luce_host::block->each; }
+DEVICE i32 thread() { return luce_host::BLOCKS_TOGETHER == 1 ? luce_host::current : luce_host::current % luce_host::block->each; }
+DEVICE i32 block_threads() { return luce_host::block->each; }
+DEVICE i32 block_x() { return luce_host::block->index[0] + luce_rank(); }
 DEVICE i32 block_y() { return luce_host::block->index[1]; }
 DEVICE i32 block_z() { return luce_host::block->index[2]; }
 DEVICE i32 grid_x() { return luce_host::block->grid[0]; }
 DEVICE i32 grid_y() { return luce_host::block->grid[1]; }
 DEVICE i32 grid_z() { return luce_host::block->grid[2]; }
-DEVICE u8* shared_memory() { return luce_host::block->shared; }
+DEVICE u8* shared_memory() { return luce_host::block->shared + luce_rank() * luce_host::block->shared_step; }
 DEVICE void shared_ends(const void* at) {
-  if ((const u8*)at > luce_host::block->shared + luce_host::block->shared_bytes) luce_host::fail("too little shared memory for what the kernel lays out");
+  if ((const u8*)at > shared_memory() + luce_host::block->shared_bytes) luce_host::fail("too little shared memory for what the kernel lays out");
 }
 
 DEVICE u32 as_u32(f32 v) { u32 r; memcpy(&r, &v, 4); return r; }
@@ -337,10 +349,10 @@ DEVICE f32 as_f32(u32 v) { f32 r; memcpy(&r, &v, 4); return r; }
 DEVICE u64 as_u64(f64 v) { u64 r; memcpy(&r, &v, 8); return r; }
 DEVICE f64 as_f64(u64 v) { f64 r; memcpy(&r, &v, 8); return r; }
 
-DEVICE void sync_block() { luce_host::meet(luce_host::block->barriers[0], luce_host::block->threads, true); }
+DEVICE void sync_block() { luce_host::meet(luce_host::block->barriers[luce_rank()][0], luce_host::block->each, true); }
 DEVICE void sync_warp() { luce_host::exchange({}); }
-DEVICE void barrier_sync(i32 id, i32 threads) { luce_host::meet(luce_host::block->barriers[id], threads, true); }
-DEVICE void barrier_arrive(i32 id, i32 threads) { luce_host::meet(luce_host::block->barriers[id], threads, false); }
+DEVICE void barrier_sync(i32 id, i32 threads) { luce_host::meet(luce_host::block->barriers[luce_rank()][id], threads, true); }
+DEVICE void barrier_arrive(i32 id, i32 threads) { luce_host::meet(luce_host::block->barriers[luce_rank()][id], threads, false); }
 DEVICE u32 shfl(u32 v, i32 from) { return luce_host::exchange({{v}})[from & (WARP - 1)].words[0]; }
 DEVICE u32 ballot_(bool v) {
   const luce_host::Payload* all = luce_host::exchange({{v}});
@@ -361,6 +373,7 @@ template <class T> DEVICE T luce_atomic_max(T* at, T v) {
 DEVICE u32 atomic_max(u32* at, u32 v) { return luce_atomic_max(at, v); }
 DEVICE u64 atomic_max(u64* at, u64 v) { return luce_atomic_max(at, v); }
 DEVICE u32 atomic_or(u32* at, u32 v) { return __atomic_fetch_or(at, v, __ATOMIC_ACQ_REL); }
+DEVICE u32 atomic_add_ordered(u32* at, u32 v) { return atomic_add(at, v); }
 DEVICE void fence_device() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 DEVICE void fence_block() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 DEVICE void publish_(u32* at, u32 value) {
@@ -409,6 +422,7 @@ DEVICE u32 prmt(u32 a, u32 b, u32 select) {
   return r;
 }
 DEVICE u32 and_or(u32 a, u32 b, u32 c) { return (a & b) | c; }
+DEVICE u32 xor_and(u32 a, u32 b, u32 c) { return (a ^ b) & c; }
 DEVICE u32 fma_bf16x2(u32 a, u32 b, u32 c) {
   // In double the product is exact and the sum is rounded far below bf16's last place.
   f64 low = (f64)as_f32(a << 16) * as_f32(b << 16) + as_f32(c << 16);

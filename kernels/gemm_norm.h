@@ -5,12 +5,14 @@
 #include "activation.h"
 #include "norm.h"
 
-// Waits for the grid before. Rows f32 [rows][width], their depth 256 records; NORM: pieces of a warp.
-DEVICE void norm_activations(const f32* x, const f32* scale, f32 eps, i32 width, i32 rows, i32 records, u8* xs, f32* room) {
+// Waits for the grid before. Rows f32 [rows][width], their depth 256 records; NORM: pieces of a warp. Of the normed values those of `count`
+// records from `first` are kept, as activations of `depth`.
+DEVICE void norm_activations(const f32* x, const f32* scale, f32 eps, i32 width, i32 rows, i32 records, i32 first, i32 count, i32 depth, u8* xs,
+                             f32* room) {
   const i32 pieces = rows * records;
   const u32 divisor = 0xffffffffu / (u32)records + 1;  // one record: 0, and the product with it is wrong
   auto place = [&](i32 i, i32& row, i32& part, i32& k) {
-    const i32 piece = warp() + i * WARPS;
+    const i32 piece = warp() + i * (WARPS + MERGERS);
     row = records == 1 ? piece : (i32)mul_high((u32)piece, divisor);
     part = piece - row * records;
     k = part * 256 + 8 * lane();
@@ -31,10 +33,11 @@ DEVICE void norm_activations(const f32* x, const f32* scale, f32 eps, i32 width,
     if (place(i, row, part, k) && lane() == 0) room[row * 32 + part] = sum;
   }
   sync_block();
-  const Activations to = {(u16*)xs, ROWS, 0, records * 256};
+  const Activations to = {(u16*)xs, ROWS, 0, depth};
   UNROLL
   for (i32 i = 0; i < NORM; i++) {
-    if (!place(i, row, part, k)) continue;  // whole warps
+    if (!place(i, row, part, k) || part < first || part >= first + count) continue;  // whole warps
+    k -= first * 256;
     norm_values(v[i], warp_sum(lane() < records ? room[row * 32 + lane()] : 0.0f), factor[i], eps, width);
 #if MINIMA
     store_activations<8>(to, row, k, v[i]);

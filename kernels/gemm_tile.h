@@ -23,17 +23,30 @@ DEVICE void multiply_step(f32 (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
   mma_bf16(c, a[0], a[1], a[2], a[3], b0, b1);
 }
 
+// Activations of 32 K (the lane's place in them): B operands of two k16 steps. Lanes of columns that do not exist keep what they have,
+// which spares shared memory.
+DEVICE void load_activations(u32x4 (&b)[TILES], const u8* x) {
+#if ROWS < 8
+  if (lane() < 4 * ROWS) b[0] = words4_at(x);
+#else
+  UNROLL
+  for (int i = 0; i < TILES; i++) b[i] = words4_at(x + i * 8 * ROW_BYTES);
+#endif
+}
+// c += two steps' weights x their activations.
+DEVICE void multiply_pair(Tile& c, const u32 (&a)[4][4], int pair, const u32x4 (&b)[TILES]) {
+  UNROLL
+  for (int i = 0; i < TILES; i++) multiply_step(c[i], a[2 * pair], b[i].x, b[i].y);
+  UNROLL
+  for (int i = 0; i < TILES; i++) multiply_step(c[i], a[2 * pair + 1], b[i].z, b[i].w);
+}
 // c += a quarter's weights x its activations (the lane's place in them).
 DEVICE void multiply(Tile& c, const u32 (&a)[4][4], const u8* x) {
   UNROLL
   for (int pair = 0; pair < 2; pair++) {
-    u32x4 b[TILES];
-    UNROLL
-    for (int i = 0; i < TILES; i++) b[i] = words4_at(x + pair * ROWS * ROW_BYTES + i * 8 * ROW_BYTES);
-    UNROLL
-    for (int i = 0; i < TILES; i++) multiply_step(c[i], a[2 * pair], b[i].x, b[i].y);
-    UNROLL
-    for (int i = 0; i < TILES; i++) multiply_step(c[i], a[2 * pair + 1], b[i].z, b[i].w);
+    u32x4 b[TILES] = {};
+    load_activations(b, x + pair * ROWS * ROW_BYTES);
+    multiply_pair(c, a, pair, b);
   }
 }
 
@@ -66,25 +79,29 @@ DEVICE void add_record(Tile& p, const Tile& c, const u8* record, const u32x2 (&s
 // A partial sum in memory: only the columns that exist.
 #define PARTIAL (ROWS < 8 ? 16 * ROWS : 128 * TILES)   // floats
 #define MERGED ((PARTIAL + 31) / 32)                   // values that a lane merges
-DEVICE void put_partial(f32* to, const Tile& t, i32 lane) {
+struct Stores {
+  template <class T> METHOD void put(f32* to, T value) const { *(T*)to = value; }
+};
+template <class S> DEVICE void put_partial(const S& stores, f32* to, const Tile& t, i32 lane) {
 #if ROWS == 1
-  if ((lane & 3) == 0) to[lane >> 2] = t[0][0], to[8 + (lane >> 2)] = t[0][2];
+  if ((lane & 3) == 0) stores.put(to + (lane >> 2), t[0][0]), stores.put(to + 8 + (lane >> 2), t[0][2]);
 #elif ROWS == 2
   if ((lane & 3) == 0) {
-    *(f32x2*)(to + (lane >> 2) * 2) = {t[0][0], t[0][1]};
-    *(f32x2*)(to + 16 + (lane >> 2) * 2) = {t[0][2], t[0][3]};
+    stores.put(to + (lane >> 2) * 2, f32x2{t[0][0], t[0][1]});
+    stores.put(to + 16 + (lane >> 2) * 2, f32x2{t[0][2], t[0][3]});
   }
 #elif ROWS == 4
   if ((lane & 3) < 2) {
     i32 at = (lane >> 2) * 4 + (lane & 3) * 2;
-    *(f32x2*)(to + at) = {t[0][0], t[0][1]};
-    *(f32x2*)(to + 32 + at) = {t[0][2], t[0][3]};
+    stores.put(to + at, f32x2{t[0][0], t[0][1]});
+    stores.put(to + 32 + at, f32x2{t[0][2], t[0][3]});
   }
 #else
   UNROLL
-  for (int i = 0; i < TILES; i++) *(f32x4*)(to + i * 128 + lane * 4) = {t[i][0], t[i][1], t[i][2], t[i][3]};
+  for (int i = 0; i < TILES; i++) stores.put(to + i * 128 + lane * 4, f32x4{t[i][0], t[i][1], t[i][2], t[i][3]});
 #endif
 }
+DEVICE void put_partial(f32* to, const Tile& t, i32 lane) { put_partial(Stores{}, to, t, lane); }
 // Adds a partial's values of this lane. Lanes past the values (ROWS == 1) repeat others.
 DEVICE void take_partial(f32 (&sums)[MERGED], const f32* from, i32 lane) {
 #if ROWS < 8

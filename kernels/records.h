@@ -12,7 +12,7 @@
 //   Q5_K    as Q4_K, with [lane][quarter] words of fifth bits behind the nibbles
 //   Q6_K    nibbles as Q4_K, of which 1 and 3 hold the upper four of six bits, 0 and 2 the lower; [quarter][lane][step 2] words
 //           of the other two; [g][quarter][g, g + 8][step 4] bytes scale + 128; [g] d
-//   IQ4_XS  [quarter][lane][step 4] words of eight codes, rotated (see iq4_bytes); scales + 32 and d as in Q4_K and Q6_K
+//   IQ4_XS  [quarter][lane][step 4] words of eight codes, rotated (see iq4_rows); scales + 32 and d as in Q4_K and Q6_K
 //
 // What the tree takes (kernels/README.md): flat formats (BF16, Q8_0, Q4_0): w = RN_bf16(d q). Scaled ones: w = RN_bf16(sc q), and
 // d stays outside. Their weights come out times 2^-20 and d times 2^20: q enters as the subnormal number q 2^-133, for which a mask
@@ -209,16 +209,21 @@ DEVICE void load_weights(const u8* record, const Scales& s, i32 lane, i32 quarte
 #define RECORD_BYTES 2208
 struct Scales { u32x4 sc; };
 DEVICE void load_scales(const u8* record, i32 lane, Scales& s) { s.sc = words4_at(record + 2048 + (lane >> 2) * 16); }
-// Values + 128 of the four codes in the low half-word, a byte each. A code is the index into the sorted table, rotated right by
-// one: the top bit says which of two neighbours is meant. Two tables of eight bytes; a selector whose top bit is set makes prmt
-// repeat the byte's sign, and the tables are such that the exclusive or of both looks is the value either way.
-DEVICE u32 iq4_bytes(u32 codes, u32 flipped) {
+// Values + 128 of the four codes in the low half-word, a byte each: of row g in bytes 0 and 2, of g + 8 in 1 and 3. A code is the index into
+// the sorted table, rotated right by one: the top bit says which of two neighbours is meant. Two tables of eight bytes; a
+// selector whose top bit is set makes prmt repeat the byte's sign, and the tables are such that the exclusive or of both looks is the
+// value either way.
+DEVICE void iq4_rows(u32 codes, u32 flipped, u32& upper, u32& lower) {
 #if defined(__HIP__) || defined(__HIPCC_RTC__)  // no such mode
   (void)flipped;
   u32 even = prmt(0x6a4f2d01u, 0xd9b59981u, codes & 0x7777u), odd = prmt(0x765d3f18u, 0xf1c5a68du, codes & 0x7777u);
-  return prmt(even, odd, 0x3210u | (codes >> 1 & 0x4444u));
+  u32 bytes = prmt(even, odd, 0x3210u | (codes >> 1 & 0x4444u));
+  upper = bytes & 0x00ff00ffu;
+  lower = bytes >> 8 & 0x00ff00ffu;
 #else
-  return prmt(0x6a4f2d01u, 0xd9b59981u, codes) ^ prmt(0x765d3f18u, 0x0e3a5972u, flipped);
+  u32 one = prmt(0x6a4f2d01u, 0xd9b59981u, codes), other = prmt(0x765d3f18u, 0x0e3a5972u, flipped);
+  upper = xor_and(one, other, 0x00ff00ffu);
+  lower = xor_and(one, other, 0xff00ff00u) >> 8;
 #endif
 }
 DEVICE void load_weights(const u8* record, const Scales& s, i32 lane, i32 quarter, u32 (&a)[4][4]) {
@@ -234,9 +239,11 @@ DEVICE void load_weights(const u8* record, const Scales& s, i32 lane, i32 quarte
       u32 w = block == 0 ? (i ? q.y : q.x) : (i ? q.w : q.z), flipped = w ^ 0x88888888u;
       UNROLL
       for (int half = 0; half < 2; half++) {
-        u32 bytes = half ? iq4_bytes(w >> 16, flipped >> 16) : iq4_bytes(w, flipped);
-        a[2 * block + i][2 * half] = fma_fields(prmt(bytes, 0u, 0x4140u), s0, n0);
-        a[2 * block + i][2 * half + 1] = fma_fields(prmt(bytes, 0u, 0x4342u), s1, n1);
+        u32 upper, lower;
+        if (half) iq4_rows(w >> 16, flipped >> 16, upper, lower);
+        else iq4_rows(w, flipped, upper, lower);
+        a[2 * block + i][2 * half] = fma_fields(upper, s0, n0);
+        a[2 * block + i][2 * half + 1] = fma_fields(lower, s1, n1);
       }
     }
   }

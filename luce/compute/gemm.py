@@ -106,8 +106,15 @@ class WeightMatrix:
 
     @functools.lru_cache(maxsize=16)  # noqa: B019 - matrices live as long as their model
     def _plan(self, rows: int) -> DecodePlan:
+        device = self.device
         return plan_decode(
-            self.format, self.rows, self.depth, rows, self.device.multiprocessors, self.device.shared_limit
+            self.format,
+            self.rows,
+            self.depth,
+            rows,
+            device.multiprocessors,
+            device.shared_limit,
+            device.arch.startswith("sm_"),
         )
 
     @functools.lru_cache(maxsize=16)  # noqa: B019 - as above
@@ -126,7 +133,7 @@ class WeightMatrix:
 
     def _norm_pieces(self, rows: int, plan: DecodePlan) -> int:
         """Pieces of 256 values that a warp normalises."""
-        return -(-rows * (padded_depth(self.depth) // 256) // plan.warps)
+        return -(-rows * (padded_depth(self.depth) // 256) // plan.all_warps)
 
     def decode(
         self,
@@ -164,7 +171,10 @@ class WeightMatrix:
                 "FORMAT": f"FORMAT_{self.format}",
                 "ROWS": rows,
                 "WARPS": plan.warps,
+                "MERGERS": plan.mergers,
                 "CTAS": plan.resident,
+                "BLOCKS": plan.blocks,
+                "CLUSTER": plan.cluster,
                 "EPILOGUE": epilogue.value,
                 "OWN_SUMS": int(own_sums),
                 "NORM": 0 if norm is None else self._norm_pieces(rows, plan),
@@ -172,11 +182,11 @@ class WeightMatrix:
         )
         kernel(
             (plan.grid, 1, 1),
-            plan.warps * 32,
+            plan.all_warps * 32,
             [
                 *self._arguments(x, to, epilogue, scratch, rows if valid is None else valid, stride),
                 np.int32(plan.slice_chunks),
-                np.int32(plan.aligned),
+                np.int32(plan.window),
                 np.int32(plan.stages),
                 np.int32(plan.slots),
                 None if norm is None else norm.scale,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -9,7 +11,7 @@ from luce.compute import activations
 from luce.compute.bf16 import widen_bf16
 from luce.compute.device import Device
 from luce.compute.gemm import Epilogue, RowNorm, WeightMatrix, scratch_for
-from luce.compute.gemm_plan import DecodePlan, shared_bytes
+from luce.compute.gemm_plan import DecodePlan, Form, launch, plan_decode
 from luce.compute.packing import interleave
 from luce.compute.weight_fields import FORMATS, read_blocks, tree_values
 from tests.kernels.test_norm import rms
@@ -92,49 +94,51 @@ def test_a_row_has_its_bits_in_every_company(device: Device, name: str) -> None:
     np.testing.assert_array_equal(last[3:], alone)
 
 
-def variants(name: str, bucket: int, blocks: int, depth: int) -> list[DecodePlan]:
-    chunks = -(-depth // 1024)
-    made = []
-    for warps, stages, grid, slots, slice_chunks, aligned in (
-        (1, 2, 1, 2, chunks, False),
-        (4, 2, 3, 3, chunks, True),
-        (5, 3, 7, 2, chunks, False),
-        (12, 2, 2, 5, chunks, False),
-        (12, 2, 1, 1, chunks, False),  # warps have to wait for a place for their sums
-        (3, 4, 40, 2, chunks, False),
-        (4, 2, 5, 1, 1, False),
-        (4, 3, 6, 2, 2, False),
-    ):
-        shared = shared_bytes(name, bucket, depth, warps, stages, slots, slice_chunks)
-        places = max(blocks, grid)
-        made.append(
-            DecodePlan(
-                warps,
-                stages,
-                slots,
-                1,
-                grid,
-                slice_chunks,
-                aligned,
-                shared,
-                places * chunks * 16 * bucket,
-                places,
-            )
-        )
-    return made
+def variants(name: str, rows: int, depth: int, bucket: int) -> list[DecodePlan]:
+    """Launches of all kinds: warps, stages, blocks, slices; slots; grid."""
+    kinds = (
+        (Form(1, 2), 2, 1),
+        (Form(4, 2), 3, 3),
+        (Form(5, 3), 2, 7),
+        (Form(12, 2), 5, 2),
+        (Form(12, 2), 1, 1),  # warps have to wait for a place for their sums
+        (Form(3, 4), 2, 40),
+        (Form(4, 2, slice_chunks=1), 1, 5),
+        (Form(4, 3, slice_chunks=3), 2, 6),
+        (Form(4, 2, 2), 3, 3),
+        (Form(5, 3, 2), 1, 1),
+        (Form(3, 2, 2, slice_chunks=3), 2, 5),
+        (Form(3, 2, 2, cluster=2), 2, 4),
+        (Form(2, 2, cluster=4), 1, 4),
+        (Form(3, 2, cluster=2, slice_chunks=3), 2, 6),
+    )
+    return [launch(name, rows, depth, bucket, *kind) for kind in kinds]
 
 
 @pytest.mark.parametrize(
     ("name", "bucket"), [("Q4_K", 1), ("Q6_K", 2), ("BF16", 4), ("Q8_0", 8), ("IQ4_XS", 16)]
 )
 def test_who_does_the_work_changes_no_bit(device: Device, name: str, bucket: int) -> None:
-    depth, rows = 3328, 250
+    depth, rows = 3328, 233  # an odd number of row-blocks
     raw, x = random_rows(name, rows, depth), rows_of(bucket, depth)
     matrix = WeightMatrix.load(device, name, raw, depth)
     wanted = product(matrix, x, bucket)
     assert error(wanted, exact(name, raw, x)) < 1e-5
-    for plan in variants(name, bucket, 16, depth):
+    for plan in variants(name, rows, depth, bucket):
         np.testing.assert_array_equal(product(matrix, x, bucket, plan=plan), wanted, err_msg=str(plan))
+
+
+@pytest.mark.parametrize("clusters", [False, True])
+@pytest.mark.parametrize(("limit", "most"), [(232448, 64), (101376, 32)])
+def test_launches_fit_into_shared_memory(limit: int, most: int, clusters: bool) -> None:
+    shapes = ((34816, 5120), (5120, 17408), (1024, 3584), (7168, 1024), (248320, 2560), (16, 256))
+    for name, (out, depth), rows in itertools.product(FORMATS, shapes, (1, 2, 4, 8, 16, 32, 64)):
+        if rows > most:
+            continue
+        plan = plan_decode(name, out, depth, rows, 132, limit, clusters)
+        assert plan.shared <= (limit + 1024) // plan.resident - 1024
+        assert clusters or plan.cluster == 1
+        assert plan.grid % plan.cluster == 0
 
 
 @pytest.mark.parametrize("bucket", [1, 4, 16])

@@ -64,7 +64,7 @@ _TABLE: dict[str, list[Defines]] = {
     "selftest_records.cu": _formats(RECORDS),
 }
 SOURCES = sorted(path.name for path in kernels_directory().glob("*.cu"))
-_KERNELS = re.compile(r"^LUCE_KERNEL(?:_RESIDENT)?\((\w+)", re.M)
+_KERNELS = re.compile(r"^LUCE_KERNEL(?:_RESIDENT|_CLUSTER)?\((\w+)", re.M)
 
 
 def _ask(device: RecordingDevice) -> None:
