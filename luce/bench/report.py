@@ -41,6 +41,8 @@ class Report:
     options: dict[str, Any] = attrs.field(factory=dict)
     startup: dict[str, float] = attrs.field(factory=dict)
     """Seconds by what was done before the first point."""
+    memory: dict[str, int] = attrs.field(factory=dict)
+    """Bytes of the GPU: what the memory plan says that the model takes there, and what is gone once it is loaded."""
     points: list[Point] = attrs.field(factory=list)
 
     def json(self) -> str:
@@ -85,11 +87,19 @@ NAME_WIDTH = 66
 
 def head_lines(report: Report) -> list[str]:
     """What all points are held against."""
-    speeds = report.speeds
+    speeds, memory = report.speeds, report.memory
+    taken = []
+    if memory:
+        planned, gone = memory["planned"], memory["taken"]
+        taken = [
+            f"takes {gone / 1e9:,.4g} GB of the GPU's memory, {100 * (gone / planned - 1):+.2f} % beside the "
+            f"{planned / 1e9:,.4g} planned"
+        ]
     return [
         f"{report.model}, weights in {report.weights}: {report.weight_bytes / 1e9:,.3g} GB",
         f"{report.device or report.machine}: copies {speeds.bytes_per_second / 1e9:,.1f} GB/s, multiplies "
         f"{speeds.flops_per_second / 1e12:,.3g} TFLOP/s, both measured now",
+        *taken,
     ]
 
 

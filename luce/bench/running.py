@@ -111,6 +111,7 @@ def measure(
     shape: str | None,
     startup: dict[str, float],
     form: str = "BF16",
+    memory: dict[str, int] | None = None,
 ) -> Report:
     """All points of ``plan``.
 
@@ -118,6 +119,7 @@ def measure(
         shape: of synthetic weights.
         startup: seconds of what was done before.
         form: of synthetic weights on a GPU.
+        memory: as :class:`Report` has it.
     """
     tell.doing("copying and multiplying")
     engine, config = model.engine, opened.config
@@ -151,6 +153,7 @@ def measure(
             "runs": plan.runs,
         },
         startup=startup,
+        memory=memory or {},
     )
 
     tell.begun(report)

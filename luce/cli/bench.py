@@ -171,8 +171,14 @@ def _measured(
     except RoomError as error:
         raise ConfigError(f"{error.shortage}; fewer --rows or smaller --contexts need less") from None
     check_room(opened)
+    gpu = opened.on_device.device if opened.on_device is not None else None
+    free = gpu.free_bytes() if gpu is not None else 0
     started = time.perf_counter()
     loaded = load_with_progress(opened, progress)
+    memory = {}
+    if gpu is not None:
+        planned = sum(spec.nbytes for spec in opened.plan.arrays)
+        memory = {"planned": planned, "taken": free - gpu.free_bytes()}
     startup = {"load": time.perf_counter() - started}
     spare_what_stays()
     try:
@@ -182,7 +188,17 @@ def _measured(
                 begun=lambda report: console.print("\n".join(head_lines(report)), markup=False),
                 measured=lambda point: console.print(point_line(point), markup=False),
             )
-            return measure(opened, loaded, plan, traffic, tell, shape=synthetic, startup=startup, form=form)
+            return measure(
+                opened,
+                loaded,
+                plan,
+                traffic,
+                tell,
+                shape=synthetic,
+                startup=startup,
+                form=form,
+                memory=memory,
+            )
     finally:
         loaded.engine.shutdown()
 

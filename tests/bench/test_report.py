@@ -49,6 +49,13 @@ def test_lines_name_the_limit_and_what_it_comes_from() -> None:
     assert "20.0 GB/s" in head_lines(report())[1] and "0.1 TFLOP/s" in head_lines(report())[1]
 
 
+def test_what_a_gpu_gave_is_told_beside_the_plan() -> None:
+    made = report()
+    assert len(head_lines(made)) == 2
+    made.memory = {"planned": 20_000_000_000, "taken": 20_050_000_000}
+    assert head_lines(made)[2] == "takes 20.05 GB of the GPU's memory, +0.25 % beside the 20 planned"
+
+
 def test_a_report_comes_back_from_its_json(tmp_path: Path) -> None:
     made = report(DECODE, PICTURE, PAUSE)
     path = tmp_path / "r.json"
