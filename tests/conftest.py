@@ -2,5 +2,7 @@
 
 from hypothesis import HealthCheck, settings
 
+pytest_plugins = ["tests.suite_traces"]
+
 settings.register_profile("luce", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("luce")

@@ -102,7 +102,7 @@ class StepLoop:
         self.staged_pass: StagedPass | None = None
         """The one that is between two of its slices."""
         self._wiring = wiring
-        self._policy = policy
+        self.policy = policy
         self._decide = recorded_policy(policy, wiring.events)
         self._launched = Waker()
         self._landed = False

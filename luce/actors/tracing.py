@@ -5,6 +5,7 @@ Functions that make records are called later, by the recorder's thread; what the
 
 from __future__ import annotations
 
+import inspect
 import platform
 from collections.abc import Sequence
 from hashlib import blake2b
@@ -23,7 +24,8 @@ from luce.engines.seam import Outcome, PatchImage, SlotWork
 from luce.errors import IllegalEvent
 from luce.sampling.parameters import SamplingParams
 from luce.scheduling.block_states import BlockChanges
-from luce.scheduling.state import Decision, Grant, LoopState, Park, Policy, Resume
+from luce.scheduling.plan import plan
+from luce.scheduling.state import Decision, LoopState, Policy
 from luce.trace.common_prefixes import Rows
 from luce.trace.events import EventStream
 from luce.trace.recorder import run_name
@@ -75,30 +77,22 @@ def recorded_policy(policy: Policy, events: EventStream) -> Policy:
     def decide(state: LoopState) -> Decision:
         decision = policy(state)
         if events.detailed:
-            grants, resumes, parks, fails = decision.grants, decision.resumes, decision.parks, decision.fails
-            columns = tuple(zip(*decision.segments))  # noqa: B905 - strict costs half as much again
-            events.detail(planned, state.run_ahead, grants, resumes, parks, fails, columns)
+            events.detail(planned, state.run_ahead, decision)
         return decision
 
     return decide
 
 
-def planned(
-    ahead: bool,
-    grants: tuple[Grant, ...],
-    resumes: tuple[Resume, ...],
-    parks: tuple[Park, ...],
-    fails: tuple[int, ...],
-    columns: tuple[tuple[Any, ...], ...],
-) -> Planned:
-    """``columns``: the fields of the segments."""
-    slots, kinds, starts, counts, sources, samples, layers = columns or ((),) * 7
+def planned(ahead: bool, decision: Decision) -> Planned:
+    slots, kinds, starts, counts, sources, samples, layers = (
+        tuple(zip(*decision.segments, strict=True)) or ((),) * 7
+    )
     return Planned(
         ahead,
-        tuple((grant.key, grant.slot) for grant in grants),
-        tuple((resume.key, resume.slot) for resume in resumes),
-        tuple((park.slot, park.kind.value) for park in parks),
-        fails,
+        tuple((grant.key, grant.slot) for grant in decision.grants),
+        tuple((resume.key, resume.slot) for resume in decision.resumes),
+        tuple((park.slot, park.kind.value) for park in decision.parks),
+        decision.fails,
         slots,
         starts,
         _runs(tuple(zip(kinds, counts, sources, samples, layers, strict=True))),
@@ -260,8 +254,15 @@ def trace_header(service: Service, content: bool) -> Header:
         options=_builtins(settled),
         capabilities=_builtins(model.engine.capabilities),
         versions={"python": platform.python_version(), **_versions()},
+        policy=_policy_name(service.loop.policy),
         prefixes=model.engine.capabilities.snapshots and not content,
     )
+
+
+def _policy_name(policy: Policy) -> str:
+    if inspect.unwrap(policy) is plan:
+        return ""
+    return getattr(policy, "__qualname__", type(policy).__qualname__)
 
 
 def _versions() -> dict[str, str]:

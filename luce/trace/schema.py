@@ -70,6 +70,8 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     prefixes: bool = False
     """:class:`Alike` says which requests begin alike. Not in traces with content, which say it anyway, nor where the
     engine keeps no prefixes, nor in those of an earlier luce."""
+    policy: str = ""
+    """Name of what decided, where it was not :func:`luce.scheduling.plan.plan`: in tests."""
 
 
 class LiveMachine(msgspec.Struct, frozen=True, array_like=True):

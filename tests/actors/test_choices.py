@@ -420,6 +420,8 @@ async def test_a_client_that_does_not_read_holds_each_choice_to_its_buffer(autoj
         generated = [request.num_generated for request in service.requests.values() if request.order < 2]
         assert all(8 <= count <= 10 for count in generated), generated
         all_right(await read_choices(choices), group)
-        silent = service.submit_all(tuple(attrs.evolve(one, keys=None) for one in group))
+        silent = service.submit_all(
+            tuple(attrs.evolve(one, id=f"{one.id} again", keys=None) for one in group)
+        )
         await settled(service)
         assert {handle.end.reason for handle in silent if handle.end} == {"cancelled"}

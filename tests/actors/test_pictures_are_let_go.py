@@ -15,7 +15,7 @@ from luce.engines.fake.engine import FakeEngine
 from luce.errors import DeviceError
 from tests.actors.harness import ask, read, serving, settled
 
-pytestmark = pytest.mark.trio
+pytestmark = [pytest.mark.trio, pytest.mark.unrecorded]  # a recorder holds on to them for a while
 
 
 @pytest.fixture

@@ -189,8 +189,8 @@ async def test_salts_share_nothing() -> None:
 
 async def test_without_a_budget_nothing_is_kept() -> None:
     async with serving(engine_of(), prefix_bytes=0) as service:
-        for _ in range(2):
-            assert (await answer_to(service, ask(1, rows=40)))[1] == 0
+        for turn in range(2):
+            assert (await answer_to(service, attrs.evolve(ask(1, rows=40), id=f"turn {turn}")))[1] == 0
         await settled(service)
         assert len(service.loop.memory.cache.index) == 0
 
@@ -294,6 +294,7 @@ async def test_chats_under_pressure_with_cancels_are_exact(seed: int, depth: int
     assert hits > 0 and stats.evictions > 0, (hits, stats)
 
 
+@pytest.mark.unrecorded  # blocks have a price of its own
 async def test_a_grant_whose_price_has_risen_waits_for_the_next_plan() -> None:
     """The grants before it in one decision may have taken cached blocks that it was to share."""
     granted: list[tuple[int, ...]] = []

@@ -157,7 +157,7 @@ async def test_a_prefix_that_ends_before_a_picture_is_left_alone() -> None:
     """Passes start at the first row: their cache holds all of the prompt."""
     async with serving(engine_of()) as service:
         asked = ask(1, rows=60, images=1)
-        text = attrs.evolve(asked, prompt=cut(asked.prompt, 2), images=())
+        text = attrs.evolve(asked, id="text", prompt=cut(asked.prompt, 2), images=())
         await answer_to(service, longer(text, list(range(30))))
         answer, cached = await answer_to(service, asked)
         assert list(answer.tokens) == expected(asked) and cached == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 
+import attrs
 import prometheus_client
 import pytest
 
@@ -61,7 +62,7 @@ async def test_rows_ahead_of_the_end_are_no_tokens() -> None:
         service.events.listen(look, machine="request")
         tallies = RequestTallies(service)
         stop = free.text[9:14]
-        (cut,) = await read_all(service, [ask(1, tokens=40, stop=(stop,))])
+        (cut,) = await read_all(service, [attrs.evolve(ask(1, tokens=40, stop=(stop,)), id="cut")])
         await settled(service)
     assert cut.end.reason == "stop"
     assert len(late) == 2, "the one that ended it, and one that came later"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,6 +18,8 @@ from typing import Any
 import attrs
 import httpx
 from openai import OpenAI
+
+from tests.suite_traces import suite
 
 LUCE = (sys.executable, "-c", "from luce.cli.main import main; main()")
 
@@ -47,7 +51,11 @@ def serving(
     env: dict[str, str] | None = None,
     program: tuple[str, ...] = LUCE,
 ) -> Iterator[ServerProcess]:
-    """A server on a free port; killed on the way out if it is still there."""
+    """A server on a free port; killed on the way out if it is still there. What it did until then has to follow from
+    the charts."""
+    traces = suite.new_folder()
+    if "--trace" not in flags:
+        env = {**(os.environ if env is None else env), "LUCE_TRACE": str(traces)}
     command = [*program, "serve", *([str(model)] if model else []), "--port", "0", *flags]
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env, bufsize=1
@@ -73,6 +81,10 @@ def serving(
         if reader is not None:
             reader.join()
         process.stdout.close()
+    if traces.exists():
+        found = suite.faults(traces, suite.test)
+        shutil.rmtree(traces)
+        assert not found, found
 
 
 def until(condition: Any, seconds: float = 5.0) -> None:

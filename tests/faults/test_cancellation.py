@@ -221,7 +221,7 @@ async def test_b45_b133_cancelled_in_every_state(engine: str, state: str, depth:
         assert outcome.steps_after <= depth, "it goes on for nobody"
         again = await read(server.service.submit(scene.victim))
         assert again.tokens == (await answer_alone(scene.victim, engine)).tokens
-        policy = server.service.loop._policy
+        policy = server.service.loop.policy
         assert isinstance(policy, ParkEveryone) and policy.parked[SAVE] and policy.parked[DROP]
 
 

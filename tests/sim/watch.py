@@ -7,6 +7,7 @@ whenever it is idle (I2), and no step is illegal, or the fake engine had refused
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -49,6 +50,7 @@ class WatchedEngine(FakeEngine):
         return await super().encode_async(image)
 
 
+@functools.wraps(plan)
 def watched_plan(state: LoopState) -> Decision:
     """The server's policy, with its decision looked at."""
     decision = plan(state)

@@ -26,7 +26,7 @@ def submissions_of(arrivals: list[Arrival], script: Script) -> list[Submission]:
         ValueError: the trace contradicts itself, or says what this luce does not know.
     """
     prompt = prompt_of(arrivals[0], *_rows(arrivals[0], script.sequences))
-    return [_submission(arrival, prompt, script.answers[arrival.id]) for arrival in arrivals]
+    return [_submission(arrival, prompt, script.answers[arrival.order]) for arrival in arrivals]
 
 
 def _submission(arrival: Arrival, prompt: Any, script: AnswerScript) -> Submission:

@@ -12,7 +12,7 @@ from typing import Final
 
 import attrs
 
-from luce.errors import TraceFileError
+from luce.errors import TraceFileError, printable
 from luce.replay.redrive.sequences import Sequences
 from luce.trace.events import EventRecord
 from luce.trace.reader import FileStart, Item
@@ -22,6 +22,8 @@ __all__ = ["AnswerScript", "Script", "script_of"]
 
 _FORMS: Final = {"decoding_free": "f", "decoding_masked": "m", "decoding_masking": "w"}
 """States of `request.scxml` that say what is known of the next token: anything, its mask, that a worker computes it."""
+_OVER: Final = frozenset({"finished", "failed", "cancelled"})
+"""Final states of `request.scxml`."""
 
 
 @attrs.define
@@ -39,8 +41,10 @@ class AnswerScript:
 
 @attrs.define
 class Script:
-    answers: dict[str, AnswerScript] = attrs.field(factory=dict)
-    """By request id."""
+    answers: dict[int, AnswerScript] = attrs.field(factory=dict)
+    """By arrival number."""
+    orders: dict[str, int] = attrs.field(factory=dict)
+    """Arrival numbers of those who are not over at the end, by id."""
     memory: dict[str, deque[int | None]] = attrs.field(factory=dict)
     """What was read of free memory, by what for."""
     sequences: Sequences = attrs.field(factory=Sequences)
@@ -80,8 +84,11 @@ def script_of(items: Iterable[Item]) -> Script:
                     path, f"records {expected} to {item.header.first - 1} are missing before it"
                 )
         elif isinstance(item[2], Arrival):
+            if item[2].id in script.orders:
+                raise TraceFileError(path, f"two requests have the id {printable(item[2].id)} at once")
+            script.orders[item[2].id] = item[2].order
             first = bytearray(b"m" if item[2].masked else b"f")
-            script.answers[item[2].id] = AnswerScript(item[2].constrained, forms=first)
+            script.answers[item[2].order] = AnswerScript(item[2].constrained, forms=first)
         elif isinstance(item[2], Alike):
             try:
                 script.sequences.learn(item[2])
@@ -93,10 +100,12 @@ def script_of(items: Iterable[Item]) -> Script:
 
 
 def _see(script: Script, record: EventRecord) -> None:
-    answer = script.answers.get(str(record.id))
-    if answer is None:
+    order, states = script.orders.get(str(record.id)), record.configuration
+    if order is None:
         return
-    states = record.configuration
+    if not _OVER.isdisjoint(states):
+        del script.orders[str(record.id)]
+    answer = script.answers[order]
     if record.event == "token" and ("ending" not in states or "ending_finished" in states):
         if not answer.finished:
             answer.taken += 1

@@ -24,6 +24,11 @@ def settings_of(header: Header) -> tuple[ServiceOptions, Capabilities]:
         capabilities = msgspec.convert(header.capabilities, Capabilities)
     except msgspec.ValidationError as error:
         raise ConfigError(f"its header does not say what its server was: {error}", flag="TRACE") from None
+    if header.policy:
+        raise ConfigError(
+            f"its server was a test's, with a policy of its own ({header.policy}): luce's would decide otherwise",
+            flag="TRACE",
+        )
     if capabilities.snapshots and options.prefix_bytes != 0 and not (header.content or header.prefixes):
         raise ConfigError(
             "an earlier luce recorded it, without content, and its server kept prefixes: which prompts begin alike is "

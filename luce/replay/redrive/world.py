@@ -251,7 +251,7 @@ class RecordedDevice:
         Args:
             token: that was recorded; None: the trace has no content.
         """
-        answer = self._script.answers[request.submission.id]
+        answer = self._script.answers[request.order]
         if answer.finished and number == answer.taken - 1:
             return STOP
         return self._made_up(request, number, answer.taken) if token is None else token
