@@ -3,7 +3,7 @@
 Once the test is over, each of its traces is stepped again by the charts (`luce replay check`), and luce's actors are
 led along it (`luce replay run`), which must do the same. The second takes as long as the test did, so one of
 :data:`SHARE` traces, drawn by the test's name, and none of more than :data:`MOST` records, are led so; all of them with
-``LUCE_TEST_RUN=all``. Those of a test's own policy are not: luce's would decide otherwise.
+``LUCE_TEST_RUN=all``, nothing with ``none``. Those of a test's own policy are not: luce's would decide otherwise.
 
 A test that makes its own recorder, or says ``@pytest.mark.unrecorded``, is left alone.
 """
@@ -24,11 +24,12 @@ from typing import Any
 import attrs
 import pytest
 
-SHARE = 8
+SHARE = 12
 """One trace of so many."""
 MOST = 6000
 """Records."""
-EVERYTHING = os.environ.get("LUCE_TEST_RUN") == "all"
+WANTED = os.environ.get("LUCE_TEST_RUN", "share")
+"""'share', 'all', or 'none': nothing is recorded."""
 
 
 @attrs.define
@@ -111,7 +112,7 @@ class Suite:
             yield f"luce replay check: {parted}"
             return
         drawn = zlib.crc32(test.encode()) % SHARE == 0 and checker.checked <= MOST
-        if not (drawn or EVERYTHING):
+        if not (drawn or WANTED == "all"):
             return
         header = read_header(paths[0]).header
         logging.disable(logging.CRITICAL)  # what failed then fails again, and was logged then
@@ -140,7 +141,7 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[Any]:
     suite.test = item.nodeid
-    suite.wanted = item.get_closest_marker("unrecorded") is None
+    suite.wanted = WANTED != "none" and item.get_closest_marker("unrecorded") is None
     return (yield)
 
 

@@ -1,0 +1,52 @@
+"""What `tests/suite_traces.py` looks at behind every test is there, and what is wrong with it is found."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from luce.engines.fake.engine import FakeEngine, Mode, fake_capabilities
+from luce.scheduling import plan as policy
+from luce.trace.recorder import Recorder
+from tests import suite_traces
+from tests.actors.harness import ask, make_service, read_all, serving
+from tests.replay.test_redrive import one_row_less
+from tests.sim.crowd import serve_crowd
+from tests.suite_traces import Suite, suite
+from tests.trace.recording import records_of, written
+
+
+@pytest.mark.trio
+async def test_a_service_that_a_test_makes_is_recorded() -> None:
+    async with serving(FakeEngine(fake_capabilities(), mode=Mode.INLINE)) as service:
+        await read_all(service, [ask(1)])
+    assert isinstance(service._recorder, Recorder) and service._recorder.directory.parent == suite.folder
+    assert [one.service for one in suite.open if one.service is service] == [service]
+
+
+@pytest.mark.trio
+@pytest.mark.unrecorded
+async def test_unless_it_says_otherwise() -> None:
+    assert make_service(FakeEngine(fake_capabilities(), mode=Mode.INLINE))._recorder is None
+
+
+def test_what_is_wrong_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(suite_traces, "SHARE", 1)
+    serve_crowd(5, 20, depth=1, trace=tmp_path / "good")
+    judge = Suite(tmp_path)
+    assert judge.faults(tmp_path / "good", "mine") == []
+    assert judge.counts["traces checked"] == judge.counts["traces run"] == 1
+    assert judge.counts["records checked"] == judge.counts["records run"] > 300
+
+    with monkeypatch.context() as other:
+        other.setattr("luce.replay.redrive.driver.plan", one_row_less(policy.plan))
+        (fault,) = judge.faults(tmp_path / "good", "mine")
+    assert fault.startswith("mine: luce replay run: Parted(why='something else happens'")
+
+    records = records_of(tmp_path / "good")
+    at = next(at for at, one in enumerate(records) if one.event == "token")
+    records[at] = records[at]._replace(configuration=("finished",))
+    written(tmp_path / "bad", records)
+    (fault,) = judge.faults(tmp_path / "bad", "mine")
+    assert fault.startswith(f"mine: luce replay check: Divergence(record=EventRecord(seq={records[at].seq}, ")
