@@ -25,7 +25,7 @@ from tests.http.fake_model import Live, live
 from tests.http.test_service import body
 from tests.trace.recording import written
 
-pytestmark = pytest.mark.trio
+pytestmark = [pytest.mark.trio, pytest.mark.unrecorded]  # whether anybody listens is asked
 
 HEADERS = {"content-type": "application/json"}
 
