@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
 
+from luce.engines.qwen35.commands import StepTicket
 from luce.engines.qwen35.device.engine import DeviceEngine
+from luce.engines.qwen35.device.slices import Slices
 from luce.engines.qwen35.device.vision import DeviceVision
 from luce.engines.qwen35.vision import VisionTower
 from luce.engines.seam import PatchImage
 from luce.errors import RequestError
 from tests.engines.device.harness import bf16_model, new_device_engine
-from tests.engines.harness import Driver, image_spec, random_ids, same_bits
+from tests.engines.harness import Driver, Rows, image_spec, random_ids, same_bits, text_spec
 
 PATCHES = 4 * 40
 
@@ -75,3 +77,40 @@ def test_encoded_beside_steps_with_the_bits_it_has_alone(engine: DeviceEngine) -
         assert same_bits(row, right[position - 1]), position
     for rows in beside:
         assert all(same_bits(a, b) for a, b in zip(rows, alone, strict=True))
+
+
+def test_a_picture_takes_turns_with_steps(engine: DeviceEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps that are launched while a picture is encoded run between its slices, not behind all of it."""
+    alone = engine.encode(picture((8, 10), 0))
+    order: list[str] = []
+    between, step = engine._between_steps, engine._step
+    begun, stepped = threading.Event(), threading.Semaphore(0)
+
+    def noted_slice(launch: Callable[[], None]) -> None:
+        between(lambda: (order.append("slice"), launch())[1])
+        begun.set()
+        if order.count("slice") == 1:
+            stepped.acquire(timeout=60)
+
+    def noted_step(ticket: StepTicket) -> None:
+        order.append("step")
+        step(ticket)
+        stepped.release()
+
+    tower = engine._vision
+    assert isinstance(tower, DeviceVision)
+    monkeypatch.setattr("luce.engines.qwen35.device.vision.PART_BLOCKS", 1)
+    monkeypatch.setattr(tower, "_parts", 2)
+    monkeypatch.setattr(tower, "_run", Slices(engine.device, noted_slice).run)
+    monkeypatch.setattr(engine, "_step", noted_step)
+    rows: list[np.ndarray] = []
+    thread = threading.Thread(target=lambda: rows.append(engine.encode(picture((8, 10), 0))))
+    driver = Driver(engine)
+    sequence = driver.open(text_spec(random_ids(40, 3)), slot=0)
+    thread.start()
+    begun.wait(60)
+    driver.step([Rows(sequence, 0, 40)])
+    thread.join()
+    driver.close(sequence)
+    assert same_bits(rows[0], alone)
+    assert order == ["slice", "step", "slice"]

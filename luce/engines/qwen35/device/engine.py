@@ -14,7 +14,7 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from luce.compute.device import Device
+from luce.compute.device import Device, Stream
 from luce.engines.qwen35.commands import CommandEngine, StepTicket
 from luce.engines.qwen35.config import Qwen35Config, VisionConfig
 from luce.engines.qwen35.device.audit import audit_blocks, audit_slot, audit_stored
@@ -23,6 +23,7 @@ from luce.engines.qwen35.device.plan import DeviceSizes
 from luce.engines.qwen35.device.results import DeviceTicket
 from luce.engines.qwen35.device.runner import Runner
 from luce.engines.qwen35.device.setting_up import set_up
+from luce.engines.qwen35.device.slices import Slices
 from luce.engines.qwen35.device.slots import DeviceSlot
 from luce.engines.qwen35.device.vision import DeviceVision
 from luce.engines.qwen35.device.waiter import Waiter
@@ -36,15 +37,6 @@ __all__ = ["DeviceEngine"]
 
 F32 = npt.NDArray[np.float32]
 T = TypeVar("T")
-
-
-def _tower(
-    device: Device, config: VisionConfig, weights: VisionWeights, max_patches: int
-) -> Callable[[PatchImage], F32]:
-    """Encodes a picture: on a stream of its own, or on the CPU."""
-    if max_patches:
-        return DeviceVision(device, config, weights, max_patches)
-    return VisionTower(config, weights)
 
 
 class DeviceEngine(CommandEngine):
@@ -89,9 +81,11 @@ class DeviceEngine(CommandEngine):
             device.synchronize()
         pool = self._runner.pool
         self.pool = pool
+        self._encoding: Stream
+        """Of pictures that are encoded on the device."""
         self._vision: Callable[[PatchImage], F32] | None = None
         if config.vision is not None and weights.vision is not None:
-            self._vision = _tower(device, config.vision, weights.vision, sizes.max_patches)
+            self._vision = self._tower(config.vision, weights.vision, sizes.max_patches)
         capabilities = Capabilities(
             num_slots=pool.num_slots,
             block_size=pool.block_size,
@@ -171,6 +165,32 @@ class DeviceEngine(CommandEngine):
 
     def _ticket(self, plan: StepPlan, fd: int) -> StepTicket:
         return DeviceTicket(plan, fd)
+
+    def _tower(
+        self, config: VisionConfig, weights: VisionWeights, max_patches: int
+    ) -> Callable[[PatchImage], F32]:
+        """Encodes a picture: between steps, in slices, on a stream of its own, or on the CPU."""
+        if not max_patches:
+            return VisionTower(config, weights)
+        tower = DeviceVision(
+            self.device, config, weights, max_patches, Slices(self.device, self._between_steps).run
+        )
+        self._encoding = tower.stream
+        return tower
+
+    def _between_steps(self, launch: Callable[[], None]) -> None:
+        """Launch on the encoder's stream, behind the steps before and ahead of those that come."""
+
+        def command() -> None:
+            before, behind = self.device.event(), self.device.event()
+            before.record()
+            with self.device.using(self._encoding):
+                before.wait()
+                launch()
+                behind.record()
+            behind.wait()
+
+        self._on_thread(command)
 
     # -- the engine thread ----------------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ depends on this picture alone, so its rows do not depend on any other picture no
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import attrs
 import numpy as np
@@ -20,6 +21,7 @@ from luce.compute.gemm import Epilogue, GemmScratch, WeightMatrix, scratch_for
 from luce.compute.gemm_prefill import launch_gemm_prefill, prefill_rows
 from luce.compute.norms import NORM_SHARED, norm_threads
 from luce.engines.qwen35.config import VisionConfig
+from luce.engines.qwen35.device.slices import Run, at_once
 from luce.engines.qwen35.device.vision_attention import VisionAttention, VisionTiles, turn_table
 from luce.engines.qwen35.memory_parts import ArraySpec
 from luce.engines.qwen35.vision import position_rows
@@ -34,6 +36,8 @@ F32 = npt.NDArray[np.float32]
 FEW = BUCKETS[-1]
 """Rows that go through the GEMM for few rows."""
 THREADS = 256
+PART_BLOCKS = 1
+"""Blocks of the tower in a part of the launches."""
 
 
 def vision_arrays(config: VisionConfig, patches: int) -> tuple[ArraySpec, ...]:
@@ -98,19 +102,26 @@ class DeviceVision:
 
     Args:
         max_patches: of one picture; larger ones are refused.
+        run: launches a picture's parts, given its patches.
 
     Raises:
         DeviceError: a kernel does not compile, or there is not enough memory.
     """
 
     def __init__(
-        self, device: Device, config: VisionConfig, weights: VisionWeights, max_patches: int
+        self,
+        device: Device,
+        config: VisionConfig,
+        weights: VisionWeights,
+        max_patches: int,
+        run: Run = at_once,
     ) -> None:
         self.config = config
         self.max_patches = max_patches
         self._device = device
-        self._stream = device.stream()
-        with device.using(self._stream):
+        self._run = run
+        self.stream = device.stream()
+        with device.using(self.stream):
             self._load(weights)
             names = vision_arrays(config, max_patches)
             self._arrays = {one.name: device.empty(one.shape, one.dtype) for one in names}
@@ -127,6 +138,7 @@ class DeviceVision:
             self._staging = device.pinned((max_patches, self._arrays["patches"].shape[1]), np.float32)
             self._result = device.pinned(self._arrays["encoded"].shape, np.float32)
             device.synchronize()
+        self._parts = max(-(-config.depth // PART_BLOCKS), 1)
         self._grid: tuple[int, int] | None = None
         """Whose positions and rotations are on the device."""
 
@@ -186,31 +198,41 @@ class DeviceVision:
             raise RequestError(
                 f"the picture has {count} patches, the server takes {self.max_patches}", field="image"
             )
-        with self._device.using(self._stream):
-            tokens = self._encode(image.patches, image.grid, count)
+        with self._device.using(self.stream):
+            self._enter(image.patches, image.grid, count)
+            self._run(partial(self._launch, count), self._parts, count)
+            tokens = count // merge**2
             result = self._result[:tokens]
             self._device.download(result, self._arrays["encoded"][:tokens])
-            self._stream.synchronize()
+            self.stream.synchronize()
             found: F32 = result + self._fc2_bias
         return found
 
     # -- launches -------------------------------------------------------------------------------------------------
 
-    def _encode(self, patches: F32, grid: tuple[int, int], count: int) -> int:
-        device, config, arrays = self._device, self.config, self._arrays
+    def _enter(self, patches: F32, grid: tuple[int, int], count: int) -> None:
+        """The picture's inputs, on their way to the device."""
         self._place(grid, count)
-        width = patches.shape[1]
-        staged = self._staging.reshape(-1)[: count * width].reshape(count, width)
+        staged = self._staging.reshape(-1)[: patches.size].reshape(patches.shape)
         staged[...] = patches
-        raw = arrays["patches"].reshape(-1)[: count * width].reshape(count, width)
-        device.upload(raw, staged)
+        self._device.upload(self._raw(count), staged)
+
+    def _raw(self, count: int) -> Array:
+        width = self.config.in_channels * self.config.patch_size**2
+        return self._arrays["patches"].reshape(-1)[: count * width].reshape(count, width)
+
+    def _launch(self, count: int, part: int) -> None:
+        """A part of the launches, one after the other from the inputs to encoded rows."""
+        config, arrays = self.config, self._arrays
         x, d = arrays["rows"][:count], config.hidden
-        self._activate("ROUND", raw, width, None)
-        y = self._product(self._patch, count)
-        self._add(count, x, y, self._patch_bias, arrays["positions"])
+        if part == 0:
+            raw = self._raw(count)
+            self._activate("ROUND", raw, int(raw.shape[1]), None)
+            y = self._product(self._patch, count)
+            self._add(count, x, y, self._patch_bias, arrays["positions"])
         mixed = arrays["mixed"][:count]
         tiles = self._tiles_of(count)
-        for block in self._blocks:
+        for block in self._blocks[part * PART_BLOCKS : (part + 1) * PART_BLOCKS]:
             self._normed(x, block.norm1, block.norm1_bias, 1)
             y = self._product(block.qkv, count)
             self._attention.inputs(count, y, block.qkv_bias, arrays["rotations"], tiles)
@@ -220,12 +242,13 @@ class DeviceVision:
             self._normed(x, block.norm2, block.norm2_bias, 1)
             self._activate("GELU", self._product(block.fc1, count), config.ffn, block.fc1_bias)
             self._add(count, x, self._product(block.fc2, count), block.fc2_bias, None)
+        if part + 1 < self._parts:
+            return
         group = config.merge_size**2
         tokens = count // group
         self._normed(x, self._norm, self._norm_bias, group)
         self._activate("GELU_ERF", self._product(self._fc1, tokens), d * group, self._fc1_bias)
         self._product(self._fc2, tokens, arrays["encoded"])
-        return tokens
 
     def _place(self, grid: tuple[int, int], count: int) -> None:
         """Positions and rotations of a grid; those of the picture before stay when it has the same."""
@@ -238,7 +261,7 @@ class DeviceVision:
         for name, values in (("positions", positions), ("rotations", turns)):
             to = self._arrays[name].reshape(-1)[: values.size]
             self._device.copy(to, self._device.array(values.reshape(-1)))
-        self._stream.synchronize()
+        self.stream.synchronize()
         self._grid = grid
 
     def _tiles_of(self, count: int) -> VisionTiles:
