@@ -8,6 +8,7 @@
 #if defined(LUCE_HOST)
 DEVICE i32 cluster_rank() { return luce_rank(); }
 DEVICE void cluster_arrive() {}
+DEVICE void cluster_arrive_stored() {}
 DEVICE void cluster_wait() { luce_host::meet(luce_host::block->together, luce_host::block->threads, true); }
 template <class T> DEVICE T* luce_in_block(T* at, i32 rank) { return (T*)((u8*)at + (rank - luce_rank()) * luce_host::block->shared_step); }
 DEVICE void publish_cluster(u32* at, u32 value) {
@@ -24,6 +25,8 @@ DEVICE i32 cluster_rank() {
 // ordinary stores are not (a release here is a fence that waits for bulk copies under way: microseconds).
 DEVICE void cluster_arrive() { asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory"); }
 DEVICE void cluster_wait() { asm volatile("barrier.cluster.wait;" ::: "memory"); }
+// Arrival of a thread that has stored into other blocks: its stores are there when they go on (and may end).
+DEVICE void cluster_arrive_stored() { asm volatile("barrier.cluster.arrive.release;" ::: "memory"); }
 // A number in the same place of every block that only grows. It orders nothing by itself: whoever publishes has used what it loaded before,
 // and whoever awaits stores only then.
 DEVICE void publish_cluster(u32* at, u32 value) {
@@ -40,6 +43,7 @@ DEVICE void await_cluster(const u32* at, u32 value) {
 #else
 DEVICE i32 cluster_rank() { return 0; }
 DEVICE void cluster_arrive() {}
+DEVICE void cluster_arrive_stored() {}
 DEVICE void cluster_wait() { sync_block(); }
 DEVICE void publish_cluster(u32* at, u32 value) { publish_(at, value); }
 DEVICE void await_cluster(const u32* at, u32 value) { await_(at, value); }

@@ -301,7 +301,7 @@ LUCE_KERNEL_CLUSTER(gemm_decode, ALL_WARPS * WARP, CTAS, CLUSTER)
       const f32* from = partials + slot * slice * GROUP_PARTIAL;
       auto free_slot = [&] {  // what was loaded from it has been used
         sync_warp();
-        if (lane == 0) {
+        if (lane == 0 && nth + slots * CLUSTER < groups) {  // else nobody waits for it
           bar_expect(arrivals + slot, (u32)(chunks * GROUP_PARTIAL * 4));
           publish_cluster(merged + rank * slots + slot, turns + 1);
         }
@@ -365,9 +365,11 @@ LUCE_KERNEL_CLUSTER(gemm_decode, ALL_WARPS * WARP, CTAS, CLUSTER)
     }
 #endif
   }
+  // Nobody leaves while others reach into its memory.
   sync_warp();
-  cluster_arrive();
-  cluster_wait();  // nobody leaves while others reach into its memory
+  if (warp < WARPS) cluster_arrive();
+  else cluster_arrive_stored();
+  cluster_wait();
 }
 #else
 LUCE_KERNEL(gemm_decode, 32)(const u8*) { trap("gemm_decode needs bulk copies; gemm_plain is for this device"); }

@@ -14,12 +14,17 @@ __all__ = ["CHUNK_DEPTH", "DecodePlan", "WidePlan", "partial_floats", "plan_deco
 CHUNK_DEPTH = 1024
 """K of a unit of work and of a partial sum (kernels/records.h)."""
 _WITH_MINIMA = ("Q4_K", "Q5_K")
+_SCALED = ("Q4_K", "Q5_K", "Q6_K", "IQ4_XS")
 _RESERVED = 1024
 """Shared memory that the system takes for itself from every CTA."""
 _RING_BYTES = 64 * 1024
 """Weights under way that keep the memory of a multiprocessor busy."""
-_SMALL = 24 << 20
-"""Bytes of matrices of which two CTAs stand on a multiprocessor."""
+_SMALL, _LARGE = 24 << 20, 80 << 20
+"""Bytes of matrices: from where on a multiprocessor has one CTA, for more rows than four and for fewer."""
+_FEW_BLOCKS = 512
+"""Row-blocks with which single CTAs would have unequal numbers of them."""
+_FEW_UNITS = 1024
+"""Chunks of row-blocks with which warps would have none if they took two at a time."""
 
 
 @attrs.frozen
@@ -176,24 +181,30 @@ def plan_decode(
 
 def _forms(name: str, out: int, depth: int, rows: int) -> list[Form]:
     """The best one first, by what was measured on an H200; the last ones for little shared memory."""
-    chunks = -(-depth // CHUNK_DEPTH)
-    nbytes = -(-out // ROW_BLOCK) * (padded_depth(depth) // RECORD_DEPTH) * RECORD_BYTES[name]
-    slices = [Form(8, 2, 2, 2, slice_chunks=6), Form(8, 1, 2, 2, slice_chunks=6)]
+    blocks, chunks = -(-out // ROW_BLOCK), -(-depth // CHUNK_DEPTH)
+    nbytes = blocks * (padded_depth(depth) // RECORD_DEPTH) * RECORD_BYTES[name]
+    few = [Form(15, 2, cluster=2)] if blocks * chunks < _FEW_UNITS else []
+    six = [Form(12, 2, cluster=2, slice_chunks=6), Form(8, 1, 2, 2, slice_chunks=6)]
     last = [Form(warps, stages, cluster=2) for stages in (2, 1) for warps in (15, 11, 7)]
-    last += [Form(8, stages, cluster=2, slice_chunks=size) for size in (6, 4, 2) for stages in (2, 1)]
-    last += [Form(warps, 2, slice_chunks=size) for warps in (11, 7, 3, 1) for size in (0, 3, 2, 1)]
+    slices = [Form(8, stages, cluster=2, slice_chunks=size) for size in (6, 4, 2) for stages in (2, 1)]
+    slices += [Form(warps, 2, slice_chunks=size) for warps in (11, 7, 3, 1) for size in (0, 3, 2, 1)]
+    last += slices
     # Two CTAs on a multiprocessor: the next product's weights come in meanwhile.
-    pairs = [Form(15, 2, cluster=2, resident=2), Form(11, 2, cluster=2, resident=2)]
+    pairs = [Form(warps, 2, cluster=2, resident=2) for warps in (15, 11)]
     if rows <= 4:
-        if nbytes < _SMALL or chunks > 8:
+        if nbytes < _SMALL or chunks > 8 or blocks < _FEW_BLOCKS:
             return [*pairs, Form(23, 2, cluster=2), Form(15, 2, 2, 2), *last]
-        return [Form(23, 2), Form(15, 2), *last]
+        middle = [Form(15, 2, resident=2), pairs[0]] if nbytes < _LARGE else []
+        return [*middle, Form(23, 2), Form(15, 2), *last]
     if rows <= 8:
         pair = pairs[1:] if nbytes < _SMALL else []
-        return [*pair, Form(11, 2, 2, 2), Form(23, 1, cluster=2), Form(15, 1, 2, 2), *last]
+        deep = six if name in _SCALED else []
+        return [*pair, *few, Form(11, 2, 2, 2), Form(15, 1, 2, 2), Form(23, 1, cluster=2), *deep, *last]
     if rows <= 16:
-        return [Form(11, 2, 2, 2), Form(15, 2, cluster=2), Form(11, 1, 2, 2), *slices, *last]
-    return last[6:]
+        whole = [Form(11, 2, 2, 2), Form(15, 2, cluster=2), Form(12, 2, cluster=2), Form(11, 1, 2, 2)]
+        deep = [Form(8, 2, 2, 2, slice_chunks=6)] if name == "BF16" else six
+        return [*few, *whole, *deep, *last]
+    return slices
 
 
 @attrs.frozen
