@@ -25,6 +25,8 @@ _FEW_BLOCKS = 512
 """Row-blocks with which single CTAs would have unequal numbers of them."""
 _FEW_UNITS = 1024
 """Chunks of row-blocks with which warps would have none if they took two at a time."""
+_MOST_UNITS = 8
+"""Of a CTA that has a warp for each; half as many with more than four rows, whose activations take the room."""
 
 
 @attrs.frozen
@@ -171,12 +173,29 @@ def plan_decode(
     Args:
         clusters: CTAs of this device can form clusters.
     """
-    for form in _forms(name, out, depth, rows):
+    few = _few_units(name, out, depth, rows, multiprocessors)
+    for form in [*few, *_forms(name, out, depth, rows)]:
         if form.cluster == 1 or clusters:
             plan = fit(name, out, depth, rows, multiprocessors, shared_limit, form)
             if plan is not None:
                 return plan
     raise AssertionError("a warp with a slice of one chunk of the rows fits")
+
+
+def _few_units(name: str, out: int, depth: int, rows: int, multiprocessors: int) -> list[Form]:
+    """Where a CTA has few units: a warp for each, and nearly all of it under way before the activations are there.
+    Two CTAs on a multiprocessor, so that the next product's weights come in meanwhile."""
+    blocks, chunks = -(-out // ROW_BLOCK), -(-depth // CHUNK_DEPTH)
+    units = -(-blocks // multiprocessors) * chunks
+    if rows > 16 or units > (_MOST_UNITS if rows <= 4 else _MOST_UNITS // 2):
+        return []
+    pieces = CHUNK_DEPTH // RECORD_DEPTH * (2 if name == "BF16" else 1)
+    least = {2: 3, 1: -(-pieces * 3 // 4)}
+    return [
+        Form(max(units, 2), stages, resident=resident)
+        for resident in (2, 1)
+        for stages in range(pieces, least[resident] - 1, -1)
+    ]
 
 
 def _forms(name: str, out: int, depth: int, rows: int) -> list[Form]:
