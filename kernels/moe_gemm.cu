@@ -1,10 +1,12 @@
 // Products of experts: each tile of up to TILES * 8 rows of one expert with that expert's weights, by the tree of the weight GEMMs
 // (gemm_decode.cu), so a row's bits do not depend on who else chose its expert.
 //
-// A unit of work is a tile with four row-blocks of weights, for four warps; a warp takes its row-block's records through a ring of its
-// own in shared memory and multiplies them with activations that it reads where they are, each column's row by its index: nothing
-// is gathered. Blocks stay and take unit after unit.
+// A warp takes a row-block's records through a ring of its own in shared memory and multiplies them with activations that it reads
+// where they are, each column's row by its index: nothing is gathered. Blocks stay and take unit after unit. A unit is a tile with
+// one row-block for a warp, or, where sums of 32 results are wanted, with four row-blocks for four warps. EPILOGUE_COMBINE (few
+// rows): a block takes the same row-block of all tiles, so that all that a row's sum over its experts needs meets in its shared memory.
 #include "activation.h"
+#include "batch.h"
 #include "moe.h"
 #include "records.h"
 
@@ -18,18 +20,24 @@
 #error "STAGES: pieces of a warp's ring"
 #endif
 #ifndef EPILOGUE
-#error "EPILOGUE: EPILOGUE_STORE or EPILOGUE_SWIGLU"
+#error "EPILOGUE: EPILOGUE_STORE, EPILOGUE_SWIGLU or EPILOGUE_COMBINE"
+#endif
+#ifndef SUMS
+#define SUMS 1             // of 32 results beside the activations of EPILOGUE_SWIGLU: the next product's format has minima
 #endif
 #define EPILOGUE_STORE 0   // y f32 [positions][y_stride]
+#define EPILOGUE_COMBINE 1 // y f32 [rows][y_stride] += the sum over ranks of weight * result, ascending, as moe_combine
 #define EPILOGUE_SWIGLU 2  // activations of the next product, a row a position; rows of weights: 8 of the gate, the same 8 of up
 #if FORMAT == FORMAT_BF16
 #define PIECES 2           // of a record, each one stage
 #else
 #define PIECES 1
 #endif
+#define COMBINE_STRIDE 17  // floats of a result in shared memory, so that rows lie in different banks
 #define PIECE_BYTES (RECORD_BYTES / PIECES)
 #define QUARTERS (4 / PIECES)
-#define QUADS (WARPS / 4)
+#define TEAM (EPILOGUE == EPILOGUE_SWIGLU && SUMS ? 4 : 1)  // warps with a unit in common
+#define TEAMS (WARPS / TEAM)
 
 typedef f32 Sums[TILES][4];
 
@@ -38,23 +46,39 @@ DEVICE void clear(Sums& c) {
   for (int i = 0; i < TILES; i++) c[i][0] = c[i][1] = c[i][2] = c[i][3] = 0.0f;
 }
 
-// The pieces that a warp reads, one after the other, over all its units.
-struct Stream {
+// A warp's units, one after the other.
+struct Units {
   const ExpertTile* tiles;
+  i32 per, num_tiles, row_blocks, unit, end, step;  // units of a tile, or (combined) of a row-block; the next unit
+  // Its tile and row-block; a row-block past the last: it is no unit.
+  METHOD void take(i32& tile, i32& block) const {
+#if EPILOGUE == EPILOGUE_COMBINE
+    tile = unit % per;
+    block = tile < num_tiles ? block_x() + unit / per * grid_x() : row_blocks;
+#else
+    tile = unit / per;
+    block = (unit - tile * per) * TEAM + warp() % TEAM;
+#endif
+  }
+};
+
+// The pieces that a warp reads over all its units.
+struct Stream {
+  Units units;
   const u8* weights;
   i64 expert_bytes, block_bytes;
-  i32 quads_of_tile, row_blocks, unit, units, step;  // the next unit to load
   const u8* at;
-  i32 left;            // pieces of it
+  i32 left;            // pieces of the unit in hand
   METHOD void open(i32 pieces) {
     left = 0;
-    while (unit < units && left == 0) {
-      i32 tile = unit / quads_of_tile, block = (unit - tile * quads_of_tile) * 4 + warp() % 4;
-      if (block < row_blocks) {
-        at = weights + tiles[tile].expert * expert_bytes + block * block_bytes;
+    while (units.unit < units.end && left == 0) {
+      i32 tile, block;
+      units.take(tile, block);
+      if (block < units.row_blocks) {
+        at = weights + units.tiles[tile].expert * expert_bytes + block * block_bytes;
         left = pieces;
       }
-      unit += step;
+      units.unit += units.step;
     }
   }
 };
@@ -63,15 +87,16 @@ struct Stream {
 // x: activations in the step layout with x_rows rows of depth records * 256; the row of position p is order[p] / ranks, or p itself
 // without order. weights: records of the experts one after the other, expert_bytes each, row_blocks row-blocks; experts from
 // first_expert on. num_tiles: where the tiles of the launch end and, if `from` is given, begin. y or h gets the products of the
-// first `n` rows of weights. Grid: any; WARPS warps.
+// first `n` rows of weights. EPILOGUE_COMBINE: order is the places of pairs, of pass->rows rows, and h their weights. Grid: any;
+// WARPS warps.
 LUCE_KERNEL_RESIDENT(moe_gemm, WARPS * WARP, 1)
 (const u8* x, i32 x_rows, const i32* order, i32 ranks, const ExpertTile* tiles, const i32* from, const i32* num_tiles,
  const u8* RESTRICT weights, i64 expert_bytes, i32 first_expert, i32 row_blocks, i32 records, i32 n, f32* y, i32 y_stride, u16* h,
- i32 h_rows, i32 h_depth) {
-  const i32 lane = ::lane(), warp = ::warp(), quad = warp / 4;
+ i32 h_rows, i32 h_depth, const Pass* pass) {
+  const i32 lane = ::lane(), warp = ::warp(), team = warp / TEAM;
   u8* ring = shared_memory() + warp * (STAGES * PIECE_BYTES);
   u64* bars = (u64*)(shared_memory() + WARPS * STAGES * PIECE_BYTES) + warp * STAGES;
-  f32* quarters = (f32*)(shared_memory() + WARPS * STAGES * (PIECE_BYTES + 8)) + quad * (4 * TILES * 8);
+  [[maybe_unused]] f32* room = (f32*)(shared_memory() + WARPS * STAGES * (PIECE_BYTES + 8));
 #if HAS_BULK
   if (lane == 0) {
     for (i32 i = 0; i < STAGES; i++) bar_init(bars + i, 1);
@@ -81,10 +106,16 @@ LUCE_KERNEL_RESIDENT(moe_gemm, WARPS * WARP, 1)
 #endif
   pdl_wait();
   pdl_launch();
-  const i32 first_tile = from ? *from : 0, quads_of_tile = ceil_div(row_blocks, 4), units = (*num_tiles - first_tile) * quads_of_tile;
-  const i32 begin = quad * grid_x() + block_x(), step = grid_x() * QUADS;
+  const i32 first_tile = from ? *from : 0, num = *num_tiles - first_tile;
+#if EPILOGUE == EPILOGUE_COMBINE
+  const i32 per = ceil_div(num, WARPS) * WARPS, begin = warp, step = WARPS;
+  const i32 end = block_x() < row_blocks ? ceil_div(row_blocks - block_x(), grid_x()) * per : 0;
+#else
+  const i32 per = ceil_div(row_blocks, TEAM), begin = team * grid_x() + block_x(), step = grid_x() * TEAMS, end = num * per;
+#endif
   const ExpertTile* mine = tiles + first_tile;
-  Stream stream = {mine, weights - first_expert * expert_bytes, expert_bytes, (i64)records * RECORD_BYTES, quads_of_tile, row_blocks, begin, units, step, nullptr, 0};
+  Units units = {mine, per, num, row_blocks, begin, end, step};
+  Stream stream = {units, weights - first_expert * expert_bytes, expert_bytes, (i64)records * RECORD_BYTES, nullptr, 0};
 #if HAS_BULK
   auto load = [&](i32 stage) {  // lane 0
     if (stream.left == 0) return;
@@ -102,9 +133,10 @@ LUCE_KERNEL_RESIDENT(moe_gemm, WARPS * WARP, 1)
   [[maybe_unused]] const u8* x_sums = x + depth * x_rows * 2;
   i32 stage = 0;
   u32 phase = 0;
-  for (i32 unit = begin; unit < units; unit += step) {
-    const ExpertTile tile = mine[unit / quads_of_tile];
-    const i32 block = unit % quads_of_tile * 4 + warp % 4;
+  for (; units.unit < end; units.unit += step) {
+    i32 number, block;
+    units.take(number, block);
+    const ExpertTile tile = mine[min_(number, num - 1)];
     Sums t;
     clear(t);
     if (block < row_blocks) {
@@ -112,13 +144,11 @@ LUCE_KERNEL_RESIDENT(moe_gemm, WARPS * WARP, 1)
       UNROLL
       for (int i = 0; i < TILES; i++) {
         i32 at = tile.first + min_(8 * i + (lane >> 2), tile.count - 1);
-        off[i] = (u32)(order ? order[at] / ranks : at) * 64 + (lane & 3) * 16;
+        off[i] = (u32)(EPILOGUE == EPILOGUE_COMBINE || !order ? at : order[at] / ranks) * 64 + (lane & 3) * 16;
       }
       const u8* record = nullptr;
 #if !HAS_BULK
-      stream.unit = unit;
-      stream.open(1);
-      record = stream.at;
+      record = stream.weights + tile.expert * expert_bytes + block * stream.block_bytes;
 #endif
       Sums p;
       clear(p);
@@ -203,11 +233,40 @@ LUCE_KERNEL_RESIDENT(moe_gemm, WARPS * WARP, 1)
         if (at < tile.count && row < n) y[(i64)(tile.first + at) * y_stride + row] = t[i][v];
       }
     }
+#elif EPILOGUE == EPILOGUE_COMBINE
+    f32* results = room + tile.first * COMBINE_STRIDE;
+    UNROLL
+    for (int i = 0; i < TILES; i++) {
+      UNROLL
+      for (int v = 0; v < 4; v++) {
+        i32 at = 8 * i + column + (v & 1);
+        if (at < tile.count && block < row_blocks) results[at * COMBINE_STRIDE + g + (v & 2) * 4] = t[i][v];
+      }
+    }
+    if ((units.unit + step) % per >= step) continue;
+    sync_block();  // all tiles of the row-block are done
+    const i32 row_block = block_x() + units.unit / per * grid_x();
+    const f32* shares = (const f32*)h;
+    for (i32 i = thread(); i < pass->rows * ROW_BLOCK; i += WARPS * WARP) {
+      const i32 r = i / ROW_BLOCK, row = row_block * ROW_BLOCK + i % ROW_BLOCK;
+      f32 sum = 0.0f;
+      for (i32 rank = 0; rank < ranks; rank++) {
+        const i32 pair = r * ranks + rank;
+        const f32 term = mul(room[order[pair] * COMBINE_STRIDE + i % ROW_BLOCK], shares[pair]);
+        sum = rank ? add(sum, term) : term;
+      }
+      f32* to = y + (i64)r * y_stride + row;
+      if (row < n) *to = add(*to, sum);
+    }
+    sync_block();
 #else
     // Gate and up of one k lie in one lane, for two columns; the lane with the next k has the other half of a word. Each takes one.
     const Activations next = {h, h_rows, 0, h_depth};
     const bool odd = g & 1, inside = 2 * (block * 8 + g) < n;
-    barrier_sync(1 + quad, 128);  // the unit before has been read
+#if SUMS
+    f32* quarters = room + team * (4 * TILES * 8);
+    barrier_sync(1 + team, 128);  // the unit before has been read
+#endif
     UNROLL
     for (int i = 0; i < TILES; i++) {
       f32 low = inside ? mul(silu_(t[i][0]), t[i][2]) : 0.0f, high = inside ? mul(silu_(t[i][1]), t[i][3]) : 0.0f;
@@ -216,17 +275,21 @@ LUCE_KERNEL_RESIDENT(moe_gemm, WARPS * WARP, 1)
       i32 at = 8 * i + column + odd;
       if (at < tile.count && 8 * block < h_depth)
         *(u32*)(next.at + activation_index(next, tile.first + at, block * 8 + (g & ~1))) = both;
+#if SUMS
       f32 sum = add(bf16_low(both), bf16_high(both));
       sum = add(sum, shfl_xor(sum, 8));
       sum = add(sum, shfl_xor(sum, 16));
       if (g < 2) quarters[warp % 4 * (TILES * 8) + at] = sum;
+#endif
     }
-    barrier_sync(1 + quad, 128);
+#if SUMS
+    barrier_sync(1 + team, 128);
     for (i32 at = warp % 4 * WARP + lane; at < tile.count; at += 128) {
       const f32* four = quarters + at;
       f32 sum = add(add(four[0], four[TILES * 8]), add(four[2 * TILES * 8], four[3 * TILES * 8]));
       if (block / 4 * 32 < h_depth) store_activation_sum(next, tile.first + at, block / 4, sum);
     }
+#endif
 #endif
   }
 }

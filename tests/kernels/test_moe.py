@@ -249,27 +249,30 @@ def test_a_rows_bits_do_not_depend_on_the_others(bench: Bench, name: str) -> Non
             assert np.isfinite(found[~bad]).all()
 
 
+@pytest.mark.parametrize("rows", [3, 67])
 @pytest.mark.parametrize("name", ["BF16", "Q8_0", "Q4_K", "Q6_K"])
-def test_products_have_the_bits_of_the_weight_gemm(bench: Bench, name: str) -> None:
+def test_products_have_the_bits_of_the_weight_gemm(bench: Bench, name: str, rows: int) -> None:
+    """And their sum is taken rank by rank, the best expert first, in one kernel or in two."""
     device, moe = bench.device, bench.moe
     layer = layer_of(device, name)
-    normed, x = rows_of(3, 8)
-    bench(layer, normed, x)
+    normed, x = rows_of(rows, 8)
+    found = bench(layer, normed, x)
     pairs = moe._pairs
     place, chosen = device.numpy(moe.place).reshape(-1, 4), device.numpy(moe.chosen)
+    shares = device.numpy(moe.weights)
     middle = unpack_steps(device.numpy(moe.middle), pairs, SHAPE.ffn)
-    results = device.numpy(moe.results)
     gate_up, down = device.numpy(layer.device.gate_up.records), device.numpy(layer.device.down.records)
     for row in range(3):
+        total = np.zeros(SHAPE.hidden, np.float32)
         for rank in range(4):
             expert, at = chosen[row, rank], place[row, rank]
             first = product(device, name, gate_up[expert], 2 * SHAPE.ffn, normed[row])
             gate, up = first.reshape(-1, 2, 8).transpose(1, 0, 2).reshape(2, -1)
             near = gate / (1 + np.exp(-gate.astype(np.float64))) * up
             np.testing.assert_allclose(middle[at], near, rtol=2**-8)
-            np.testing.assert_array_equal(
-                results[at], product(device, name, down[expert], SHAPE.hidden, middle[at])
-            )
+            term = product(device, name, down[expert], SHAPE.hidden, middle[at]) * shares[row, rank]
+            total = total + term if rank else term
+        np.testing.assert_array_equal(found[row], x[row] + total)
 
 
 @pytest.mark.parametrize("shared_ffn", [SHAPE.ffn, 40])

@@ -90,9 +90,15 @@ def _ask(device: RecordingDevice) -> None:
         _matrix(device, name).plain(None, None, rows, tile, Decoded.STORE)
     experts = DeviceMoe(device, MoeShape(hidden=128, experts=8, used=2, ffn=32), 8)
     none = np.empty(0, np.uint8)
-    for name, tiles, epilogue in (("Q4_K", 4, 1), ("Q4_K", 1, 0), ("BF16", 1, 1), ("Q6_K", 4, 0)):
+    for name, tiles, epilogue in (
+        ("Q4_K", 4, 2),
+        ("Q4_K", 1, 1),
+        ("BF16", 1, 2),
+        ("Q6_K", 4, 0),
+        ("BF16", 1, 1),
+    ):
         matrix = ExpertMatrix("matrix", name, (), 64, 256, bool(epilogue), none)
-        experts._product(matrix, 0, True, tiles, none, 8, none, [none], epilogue)
+        experts._product(matrix, 0, True, tiles, none, 8, none, [none], epilogue, sums=name == "Q4_K")
     if device.arch == "sm_90a":
         for name, rows, epilogue in (
             *(("Q4_K", 16, Decoded.SWIGLU), ("BF16", 1, Decoded.ADD), ("Q6_K", 1, Decoded.STORE)),

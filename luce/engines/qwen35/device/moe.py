@@ -21,7 +21,11 @@ __all__ = ["DeviceMoe", "MoeShape", "moe_arrays"]
 GROUP_THREADS, PLAN_THREADS = 256, 1024
 PLAN_ROWS = 64
 """Most rows whose pairs one block orders."""
-_STORE, _SWIGLU = 0, 2
+_STORE, _COMBINE, _SWIGLU = 0, 1, 2
+COMBINE_STRIDE = 17
+"""Floats of a result in shared memory (kernels/moe_gemm.cu)."""
+SUMMED = ("Q4_K", "Q5_K")
+"""Formats that read sums of their inputs."""
 
 
 @attrs.frozen
@@ -67,14 +71,20 @@ class _Launch:
     stages: int
 
     def shared(self, name: str) -> int:
+        """Bytes of the rings, and of the sums of a team of four warps."""
         piece = RECORD_BYTES[name] // (2 if name == "BF16" else 1)
         return self.warps * self.stages * (piece + 8) + self.warps * self.tiles * 32
 
 
-def _launch_for(name: str, tiles: int, limit: int) -> _Launch:
-    """As many warps as have registers, with rings of at least two stages in ``limit`` bytes of shared memory."""
-    most = 8 if tiles > 2 else 12 if name == "BF16" else 20
-    for warps in range(most, 0, -4):
+def _launch_for(name: str, tiles: int, limit: int, busy: int = 64, team: int = 4) -> _Launch:
+    """As many warps as have registers, with rings of at least two stages in ``limit`` bytes of shared memory.
+
+    Args:
+        busy: warps that have something to do; fewer have longer rings.
+        team: of warps with a unit in common.
+    """
+    most = min(8 if tiles > 2 else 12 if name == "BF16" else 20, -(-busy // team) * team)
+    for warps in range(most, 0, -team):
         for stages in range(8, 1, -1):
             found = _Launch(tiles, warps, stages)
             if found.shared(name) <= limit:
@@ -119,12 +129,23 @@ class DeviceMoe:
         self._route(layer, header, rows)
         self._group(header, rows, 8 * tiles)
         shape, depth = self.shape, padded_depth(self.shape.ffn)
+        sums = any(m is not None and m.format in SUMMED for m in (layer.down, layer.shared_down))
         for matrix, first in self._matrices(layer.gate_up, layer.shared_gate_up):
-            to = [None, np.int32(0), self.middle, np.int32(self._pairs), np.int32(depth)]
+            to = [None, np.int32(0), self.middle, np.int32(self._pairs), np.int32(depth), None]
             alone = layer.shared_gate_up is None
-            self._product(matrix, first, alone, tiles, inputs, input_rows, self.order, to, _SWIGLU)
+            busy = self._busy_warps(rows, matrix) if rows <= 64 and not sums else 64
+            self._product(
+                matrix, first, alone, tiles, inputs, input_rows, self.order, to, _SWIGLU, sums=sums, busy=busy
+            )
+        if rows <= 64 and layer.shared_down is None:
+            to = [x, np.int32(shape.hidden), self.weights, np.int32(0), np.int32(0), header]
+            room = rows * (shape.used + 1) * COMBINE_STRIDE * 4
+            self._product(
+                layer.down, 0, True, tiles, self.middle, self._pairs, self.place, to, _COMBINE, room=room
+            )
+            return
         for matrix, first in self._matrices(layer.down, layer.shared_down):
-            to = [self.results, np.int32(shape.hidden), None, np.int32(0), np.int32(0)]
+            to = [self.results, np.int32(shape.hidden), None, np.int32(0), np.int32(0), None]
             alone = layer.shared_down is None
             self._product(matrix, first, alone, tiles, self.middle, self._pairs, None, to, _STORE)
         self.device.kernel("moe.cu", "moe_combine")(
@@ -141,6 +162,11 @@ class DeviceMoe:
             ],
             early=True,
         )
+
+    def _busy_warps(self, rows: int, matrix: ExpertMatrix) -> int:
+        """Of a block, about, if every row chose other experts."""
+        tiles = min(rows * self.shape.used, self.shape.experts) + 1
+        return -(-tiles * (-(-matrix.rows // ROW_BLOCK)) // self.device.multiprocessors)
 
     def _matrices(
         self, all_of_them: ExpertMatrix, shared: ExpertMatrix | None
@@ -206,9 +232,15 @@ class DeviceMoe:
         order: Array | None,
         to: list[Any],
         epilogue: int,
+        *,
+        sums: bool = False,
+        busy: int = 64,
+        room: int = 0,
     ) -> None:
+        """``room``: bytes of shared memory for results that meet there."""
         name, n, records = matrix.format, matrix.rows, matrix.records
-        plan = _launch_for(name, tiles, self.device.shared_limit)
+        team = 4 if sums else 1
+        plan = _launch_for(name, tiles, self.device.shared_limit - room, busy, team)
         blocks, deep = -(-n // ROW_BLOCK), padded_depth(matrix.depth) // 256
         shared_only = first_expert > 0
         kernel = self.device.kernel(
@@ -220,6 +252,7 @@ class DeviceMoe:
                 "WARPS": plan.warps,
                 "STAGES": plan.stages,
                 "EPILOGUE": epilogue,
+                "SUMS": int(sums),
             },
         )
         end = self.num_tiles if alone or shared_only else self.num_tiles[1:]
@@ -233,7 +266,7 @@ class DeviceMoe:
                 *(np.int32(value) for value in (first_expert, blocks, deep, n)),
                 *to,
             ],
-            shared=plan.shared(name),
+            shared=plan.shared(name) + room,
             early=True,
         )
 
