@@ -12,6 +12,9 @@
 #define ROUTER_OUTPUTS 1   // so many experts
 #endif
 #define ROUTER_THREADS 256
+#ifndef ROUTER_AHEAD
+#define ROUTER_AHEAD 0     // weights of so many 512 k are on their way before the rows are there
+#endif
 #ifndef ROUTER_BF16
 #define ROUTER_BF16 0      // the router's weights are bf16, not f32
 #endif
@@ -27,17 +30,22 @@ DEVICE f32x4 router_weights(const u8* w, i64 at) {
 }
 
 typedef f32 RouterSums[ROUTER_OUTPUTS][ROUTER_ROWS];
+typedef f32x4 RouterWeights[ROUTER_OUTPUTS][4];
 
-// A lane's sums over 512 k from `at` (WHOLE), or over what there is of them.
-template <bool WHOLE>
-DEVICE void router_sums(const f32* const (&x)[ROUTER_ROWS], const u8* w, const i64 (&row)[ROUTER_OUTPUTS], i32 at, i32 width, RouterSums& sums) {
-  f32x4 v[ROUTER_OUTPUTS][4], a[4];  // past the row: zeros
+// A lane's weights of 512 k from `at` (WHOLE), or of what there is of them: zeros past the row.
+template <bool WHOLE> DEVICE void router_load(const u8* w, const i64 (&row)[ROUTER_OUTPUTS], i32 at, i32 width, RouterWeights& v) {
   UNROLL
   for (i32 n = 0; n < ROUTER_OUTPUTS; n++) {
     UNROLL
     for (i32 part = 0; part < 4; part++)
       v[n][part] = WHOLE || at + part * 128 < width ? router_weights(w, row[n] + at + part * 128) : f32x4{0.0f, 0.0f, 0.0f, 0.0f};
   }
+}
+
+// Its sums over them.
+template <bool WHOLE>
+DEVICE void router_sums(const f32* const (&x)[ROUTER_ROWS], const RouterWeights& v, i32 at, i32 width, RouterSums& sums) {
+  f32x4 a[4];
   UNROLL
   for (i32 i = 0; i < ROUTER_ROWS; i++) {
     UNROLL
@@ -52,26 +60,44 @@ DEVICE void router_sums(const f32* const (&x)[ROUTER_ROWS], const u8* w, const i
   }
 }
 
-// logits f32 [R][outputs] = x W^T with x f32 [R][width], W [outputs][width]; width a multiple of 128.
+// logits f32 [R][outputs] = x W^T with x f32 [R][width], W [outputs][width]; width a multiple of 4.
 // Grid (ceil(outputs / (8 ROUTER_OUTPUTS)), ceil(R / ROUTER_ROWS)), ROUTER_THREADS threads. Tree: a lane's 4 consecutive k of every
 // 128 in one chain, then the lanes; how many rows and experts a warp takes at once is not part of it.
 LUCE_KERNEL(moe_router, ROUTER_THREADS)(const Pass* pass, const f32* x, const u8* w, i32 outputs, i32 width, f32* logits) {
   const i32 first = (block_x() * (ROUTER_THREADS / WARP) + warp()) * ROUTER_OUTPUTS, row = block_y() * ROUTER_ROWS;
+  i64 weights[ROUTER_OUTPUTS];
+  UNROLL
+  for (i32 n = 0; n < ROUTER_OUTPUTS; n++) weights[n] = (i64)min_(first + n, outputs - 1) * width;
+  i32 start = 4 * lane();
+#if ROUTER_AHEAD  // the first weights do not wait for the kernel before
+  RouterWeights ahead[ROUTER_AHEAD];
+  UNROLL
+  for (i32 i = 0; i < ROUTER_AHEAD; i++) router_load<false>(w, weights, start + 512 * i, width, ahead[i]);
+#endif
   pdl_wait();
   pdl_launch();
   const i32 rows = pass->rows;
   if (first >= outputs || row >= rows) return;
   RouterSums sums = {};
   const f32* from[ROUTER_ROWS];
-  i64 weights[ROUTER_OUTPUTS];
   UNROLL
   for (i32 i = 0; i < ROUTER_ROWS; i++) from[i] = x + (i64)min_(row + i, rows - 1) * width;
+#if ROUTER_AHEAD
   UNROLL
-  for (i32 n = 0; n < ROUTER_OUTPUTS; n++) weights[n] = (i64)min_(first + n, outputs - 1) * width;
-  i32 start = 4 * lane();
+  for (i32 i = 0; i < ROUTER_AHEAD; i++, start += 512) {
+    if (start < width) router_sums<false>(from, ahead[i], start, width, sums);
+  }
+#endif
+  RouterWeights v;
   NO_UNROLL
-  for (; start + 384 < width; start += 512) router_sums<true>(from, w, weights, start, width, sums);
-  if (start < width) router_sums<false>(from, w, weights, start, width, sums);
+  for (; start + 384 < width; start += 512) {
+    router_load<true>(w, weights, start, width, v);
+    router_sums<true>(from, v, start, width, sums);
+  }
+  if (start < width) {
+    router_load<false>(w, weights, start, width, v);
+    router_sums<false>(from, v, start, width, sums);
+  }
   UNROLL
   for (i32 n = 0; n < ROUTER_OUTPUTS; n++) {
     UNROLL
@@ -92,7 +118,9 @@ DEVICE u64 choice_key(f32 logit, i32 expert) {
 
 // The best `used` of a row's logits, by a warp: lane i gets the key of rank i. Each lane keeps its own in order, so that only heads
 // are compared.
+#ifndef ROUTE_KEYS
 #define ROUTE_KEYS 16      // keys of a lane: up to 512 experts
+#endif
 DEVICE u64 best_of(const f32* row, i32 experts, i32 used) {
   u64 keys[ROUTE_KEYS], mine = 0;
   UNROLL
@@ -125,14 +153,8 @@ DEVICE u64 best_of(const f32* row, i32 experts, i32 used) {
   return mine;
 }
 
-// The best experts of every row: largest logit first, the lower index first among equals; weights are the softmax over them.
-// chosen i32, weights f32 [R][used + 1]; logits [R][experts + 1]; experts at most 512. Grid (ceil(R / 4)), 128 threads, a warp a row.
-LUCE_KERNEL(moe_route, 128)(const Pass* pass, const f32* logits, i32 experts, i32 used, i32* chosen, f32* weights) {
-  pdl_wait();
-  pdl_launch();
-  const i32 r = block_x() * 4 + warp(), ranks = used + 1;
-  if (r >= pass->rows) return;
-  const f32* row = logits + (i64)r * (experts + 1);
+// The best experts of a row, by a warp: largest logit first, the lower index first among equals; weights are the softmax over them.
+DEVICE void route_row(const f32* row, i32 experts, i32 used, i32* chosen, f32* weights) {
   f32 logit = row[experts];
   const u64 key = best_of(row, experts, used);
   if (lane() < used) {
@@ -142,18 +164,27 @@ LUCE_KERNEL(moe_route, 128)(const Pass* pass, const f32* logits, i32 experts, i3
   const f32 w = exp_(sub(logit, shfl(logit, 0)));
   f32 total = shfl(w, 0);
   for (i32 rank = 1; rank < used; rank++) total = add(total, shfl(w, rank));
-  if (lane() < ranks) {
-    chosen[(i64)r * ranks + lane()] = lane() < used ? 0x7fffffff - (i32)(u32)key : experts;
-    weights[(i64)r * ranks + lane()] = lane() < used ? div(w, total) : sigmoid_(logit);
+  if (lane() <= used) {
+    chosen[lane()] = lane() < used ? 0x7fffffff - (i32)(u32)key : experts;
+    weights[lane()] = lane() < used ? div(w, total) : sigmoid_(logit);
   }
+}
+
+// Choices of every row. chosen i32, weights f32 [R][used + 1]; logits [R][experts + 1]; experts at most 32 ROUTE_KEYS. Grid (ceil(R / 4)), 128
+// threads, a warp a row.
+LUCE_KERNEL(moe_route, 128)(const Pass* pass, const f32* logits, i32 experts, i32 used, i32* chosen, f32* weights) {
+  pdl_wait();
+  pdl_launch();
+  const i32 r = block_x() * 4 + warp(), ranks = used + 1;
+  if (r < pass->rows) route_row(logits + (i64)r * (experts + 1), experts, used, chosen + (i64)r * ranks, weights + (i64)r * ranks);
 }
 LUCE_EXPORT(moe_route)
 
-// What moe_group below does, for up to 64 rows, by one block of PLAN_THREADS threads, at least experts + 1: an expert's rows are bits.
-// 12 * (experts + 1) + 256 bytes of shared memory.
+// What moe_route above and moe_group below do, for up to 64 rows, by one block of PLAN_THREADS threads, at least experts + 1: an
+// expert's rows are bits. 12 * (experts + 1) + 256 bytes of shared memory.
 #define PLAN_THREADS 1024
-LUCE_KERNEL(moe_plan, PLAN_THREADS)(const Pass* pass, const i32* chosen, i32 experts, i32 used, i32 height, i32* order, i32* place,
-                                    ExpertTile* tiles, i32* num_tiles) {
+LUCE_KERNEL(moe_choose, PLAN_THREADS)(const Pass* pass, const f32* logits, i32 experts, i32 used, i32* chosen, f32* weights, i32 height,
+                                      i32* order, i32* place, ExpertTile* tiles, i32* num_tiles) {
   u64* sums = (u64*)shared_memory();
   u32* takers = (u32*)(sums + 32);           // [experts + 1][2]: bit r, row r goes through it
   u32* first = takers + 2 * (experts + 1);   // [experts + 1]
@@ -161,8 +192,10 @@ LUCE_KERNEL(moe_plan, PLAN_THREADS)(const Pass* pass, const i32* chosen, i32 exp
   pdl_wait();
   pdl_launch();
   const i32 ranks = used + 1, pairs = pass->rows * ranks;
-  const i32 pair = thread(), r = pair / ranks, expert = pair < pairs ? chosen[pair] : 0;  // of up to 1,024 pairs
+  for (i32 row = warp(); row < pass->rows; row += PLAN_THREADS / WARP)
+    route_row(logits + (i64)row * (experts + 1), experts, used, chosen + row * ranks, weights + row * ranks);
   sync_block();
+  const i32 pair = thread(), r = pair / ranks, expert = pair < pairs ? chosen[pair] : 0;  // of up to 1,024 pairs
   if (pair < pairs) atomic_or(takers + 2 * expert + r / 32, 1u << (r % 32));
   for (i32 i = pair + PLAN_THREADS; i < pairs; i += PLAN_THREADS) atomic_or(takers + 2 * chosen[i] + i / ranks / 32, 1u << (i / ranks % 32));
   sync_block();
@@ -197,7 +230,7 @@ LUCE_KERNEL(moe_plan, PLAN_THREADS)(const Pass* pass, const i32* chosen, i32 exp
     place[i] = position;
   }
 }
-LUCE_EXPORT(moe_plan)
+LUCE_EXPORT(moe_choose)
 
 // Pairs in the order of experts, those of one expert in the order of rows. Block e does expert e: grid (experts + 1), GROUP_THREADS
 // threads, 4 * (experts + 1) + 64 bytes of shared memory.

@@ -181,11 +181,12 @@ class DeviceMoe:
     def _route(self, layer: Experts, header: Array, rows: int) -> None:
         """Logits of all rows."""
         outputs = self.shape.experts + 1
-        per_warp = (4, 1) if rows <= 64 else (8, 2)
+        per_warp = (1, 1) if rows == 1 else (4, 1) if rows <= 64 else (8, 2)
         defines = {
             "ROUTER_BF16": int(layer.router.format == "BF16"),
             "ROUTER_ROWS": per_warp[0],
             "ROUTER_OUTPUTS": per_warp[1],
+            "ROUTER_AHEAD": 4 if rows == 1 else 1 if rows <= 64 else 0,
         }
         self.device.kernel("moe.cu", "moe_router", defines)(
             (-(-outputs // (8 * per_warp[1])), -(-rows // per_warp[0]), 1),
@@ -206,19 +207,24 @@ class DeviceMoe:
         shape = self.shape
         counts = [np.int32(value) for value in (shape.experts, shape.used)]
         ordered = [np.int32(height), self.order, self.place, self.tiles, self.num_tiles]
-        self.device.kernel("moe.cu", "moe_route")(
-            (-(-rows // 4), 1, 1),
-            128,
-            [header, self.logits, *counts, self.chosen, self.weights],
-            early=True,
-        )
+        keys = {"ROUTE_KEYS": -(-shape.experts // 32)}
+        choices = [header, self.logits, *counts, self.chosen, self.weights]
         if rows <= PLAN_ROWS:
-            name, grid, threads, shared = "moe_plan", 1, PLAN_THREADS, 256 + 12 * (shape.experts + 1)
-        else:
-            name, grid, threads = "moe_group", shape.experts + 1, GROUP_THREADS
-            shared = 64 + 4 * (shape.experts + 1)
-        self.device.kernel("moe.cu", name)(
-            (grid, 1, 1), threads, [header, self.chosen, *counts, *ordered], shared=shared, early=True
+            self.device.kernel("moe.cu", "moe_choose", keys)(
+                (1, 1, 1),
+                PLAN_THREADS,
+                [*choices, *ordered],
+                shared=256 + 12 * (shape.experts + 1),
+                early=True,
+            )
+            return
+        self.device.kernel("moe.cu", "moe_route", keys)((-(-rows // 4), 1, 1), 128, choices, early=True)
+        self.device.kernel("moe.cu", "moe_group", keys)(
+            (shape.experts + 1, 1, 1),
+            GROUP_THREADS,
+            [header, self.chosen, *counts, *ordered],
+            shared=64 + 4 * (shape.experts + 1),
+            early=True,
         )
 
     def _product(
