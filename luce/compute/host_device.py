@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from luce.compute.device import SCALARS
-from luce.compute.kernel_sources import Defines, kernels_directory, module_key, source_path
+from luce.compute.kernel_sources import Defines, kernels_directory, module_key, source_path, sources_changed
 from luce.errors import DeviceError
 
 __all__ = ["HostDevice", "host_compiler"]
@@ -81,6 +81,8 @@ def _compile(source: str, defines: Defines, options: tuple[str, ...]) -> Path:
             raise DeviceError(
                 f"{source} does not compile for the host with {dict(defines)}:\n{done.stderr[-4000:]}"
             )
+        if sources_changed():  # the next process would take this for what the sources were
+            raise DeviceError("the kernels' sources were edited while they were compiled; start again")
         built.rename(target)
     return target
 

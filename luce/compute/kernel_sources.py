@@ -9,7 +9,7 @@ from pathlib import Path
 
 from luce.errors import DeviceError
 
-__all__ = ["Defines", "kernels_directory", "module_key", "source_path"]
+__all__ = ["Defines", "kernels_directory", "module_key", "source_path", "sources_changed"]
 
 Defines = Mapping[str, int | str]
 """Compile-time macros of a module: shapes and variants."""
@@ -37,6 +37,15 @@ def source_path(source: str) -> Path:
 
 @functools.cache
 def _sources_digest() -> str:
+    return _digest_now()
+
+
+def sources_changed() -> bool:
+    """Since this process first named a module; what is compiled from now on is not what :func:`module_key` says."""
+    return _digest_now() != _sources_digest()
+
+
+def _digest_now() -> str:
     digest = hashlib.sha256()
     for path in sorted(kernels_directory().glob("*.*")):
         if path.suffix in (".h", ".cu"):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from luce.compute import kernel_sources
 from luce.compute.device import Device
 from luce.compute.host_device import HostDevice
 from luce.errors import DeviceError
@@ -194,3 +196,20 @@ def test_matrix_instructions_by_shuffles(device: Device) -> None:
     np.testing.assert_array_equal(found[1], found[0])
     np.testing.assert_array_equal(found[3], found[2])
     assert (found[0] != found[2]).any()
+
+
+def test_sources_that_change_while_they_are_compiled_leave_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was compiled is not what the name in the cache says."""
+    monkeypatch.setenv("LUCE_KERNEL_CACHE", str(tmp_path))
+    kernel_sources.module_key("copies.cu", {})
+    text = kernel_sources.source_path("copies.cu").read_text()
+    (tmp_path / "kernels").mkdir()
+    (tmp_path / "kernels" / "copies.cu").write_text(
+        text.replace('#include "', f'#include "{kernel_sources.kernels_directory()}/')
+    )
+    monkeypatch.setattr(kernel_sources, "kernels_directory", lambda: tmp_path / "kernels")
+    with pytest.raises(DeviceError, match="edited while they were compiled"):
+        HostDevice().kernel("copies.cu", "check_lanes")
+    assert list(tmp_path.rglob("*.so")) == []
