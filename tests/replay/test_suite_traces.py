@@ -50,3 +50,18 @@ def test_what_is_wrong_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     written(tmp_path / "bad", records)
     (fault,) = judge.faults(tmp_path / "bad", "mine")
     assert fault.startswith(f"mine: luce replay check: Divergence(record=EventRecord(seq={records[at].seq}, ")
+
+
+def test_two_requests_of_one_id_at_once_are_left_alone(tmp_path: Path) -> None:
+    """Such a trace is judged up to there. It takes a test that names its requests itself."""
+    serve_crowd(5, 20, depth=1, trace=tmp_path / "good")
+    records = records_of(tmp_path / "good")
+    at = next(at for at, one in enumerate(records) if one.event == "token")
+    first = next(
+        one for one in records if (one.machine, one.id, one.event) == ("request", records[at].id, "(start)")
+    )
+    records[at] = first._replace(seq=records[at].seq, t=records[at].t)
+    written(tmp_path / "twice", records)
+    judge = Suite(tmp_path)
+    assert judge.faults(tmp_path / "twice", "mine") == []
+    assert judge.counts["no further, for two requests of one id"] == 1
