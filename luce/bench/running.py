@@ -72,9 +72,10 @@ def load_options(plan: Plan, traffic: Traffic, opened: OpenedModel, device: str)
     Raises:
         ConfigError: it is more than the model's own limit.
     """
-    room = room_needed(plan)
+    room, picture = room_needed(plan), max((tokens for tokens, _ in traffic.pictures), default=0) + CHAT_ROWS
+    if "pictures" in plan.parts:
+        room = max(room, picture)
     if "http" in plan.parts:
-        picture = max((tokens for tokens, _ in traffic.pictures), default=0) + CHAT_ROWS
         room = max(room, max(traffic.prompt, picture) + LONG_TEXT * traffic.tokens)
     if room > (longest := opened.config.text.max_positions):
         raise ConfigError(

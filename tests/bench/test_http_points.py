@@ -7,7 +7,10 @@ import pytest
 import trio
 
 from luce.bench.client import Answer, Ask, Job, run
+from luce.bench.engine_points import Plan
 from luce.bench.http_points import _longest, _rate_together
+from luce.bench.running import load_options, traffic_of
+from luce.engines.load_model import LoadOptions, demo_model, open_model
 from luce.errors import DeviceError
 
 
@@ -31,6 +34,16 @@ def test_a_pause_counts_if_any_of_it_is_within() -> None:
     assert _longest(pieces, 5.5, 6.5) == 4.0
     with pytest.raises(DeviceError, match="had ended"):
         _longest(pieces, 11.0, 12.0)
+
+
+def test_a_context_holds_the_pictures_that_are_encoded_alone() -> None:
+    """What a device takes of a picture follows from the context."""
+    plan = Plan((1,), (64,), (64,), (), (300,), 64, 1, 1, 0.1, parts=frozenset({"pictures"}))
+    opened = open_model(demo_model(), LoadOptions(slots=1), fitting=False)
+    traffic = traffic_of(plan, 16, opened)
+    ((tokens, _),) = traffic.pictures
+    context = load_options(plan, traffic, opened, "cpu").context
+    assert context is not None and context >= tokens > 200
 
 
 async def _server(stream: trio.SocketStream, said: list[bytes], got: list[bytes]) -> None:
