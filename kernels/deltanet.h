@@ -27,6 +27,7 @@
 #pragma once
 #include "activation.h"
 #include "batch.h"
+#include "quick_maths.h"
 
 #if !defined(HK) || !defined(HV) || !defined(DK) || !defined(DV)
 #error "define HK, HV (key and value heads), DK, DV (their sizes)"
@@ -148,25 +149,6 @@ DEVICE Gate gate(f32 a, f32 b, f32 neg_exp_a, f32 dt_bias) {
   found.beta = decay == decay ? sigmoid_(b) : decay;   // an undefined decay shows in u
   return found;
 }
-// e^x and 1 / x by the device's own approximations where it has some, to about 2^-22: there are 64 x 64 factors and 64 x CHANNELS
-// activations a chunk.
-#if defined(__CUDA_ARCH__)
-DEVICE f32 quick_exp(f32 x) {
-  f32 y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(mul(x, 1.44269504f)));
-  return y;
-}
-DEVICE f32 quick_reciprocal(f32 x) {
-  f32 y;
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-#else
-DEVICE f32 quick_exp(f32 x) { return exp_(x); }
-DEVICE f32 quick_reciprocal(f32 x) { return div(1.0f, x); }
-#endif
-DEVICE f32 quick_silu(f32 x) { return mul(x, quick_reciprocal(add(1.0f, quick_exp(-x)))); }
-
 // e^(difference of log decays), at most one.
 DEVICE f32 decay_factor(i64 difference) { return quick_exp(mul((f32)difference, 1.0f / DECAY_ONE)); }
 

@@ -213,11 +213,30 @@ struct Shuttle {   // of a tile, between its warps
   u32x4 s[STEPS][2][WARP];        // S as operand: high, low
   u32x4 u[BLOCKS][2][WARP];
 };
-static_assert(STAGES * sizeof(Stage) + PART_TILES * sizeof(Shuttle) <= SCAN_BYTES, "more shared memory than the launcher gives");
+static_assert(STAGES * (sizeof(Stage) + 8) + PART_TILES * sizeof(Shuttle) <= SCAN_BYTES, "more shared memory than the launcher gives");
 
-DEVICE void copy_stage(void* to, const void* from, i32 bytes) {
-  for (i32 at = 16 * thread(); at < bytes; at += 16 * block_threads()) cp_async16((u8*)to + at, (const u8*)from + at);
+#if STAGES
+// A stage on its way into shared memory; `arrived` counts it.
+DEVICE void fetch_stage(Stage& to, const Heads* heads, const Pairs* pairs, u64* arrived) {
+#if HAS_BULK
+  if (thread()) return;
+  bar_expect(arrived, sizeof(Heads) + sizeof(Pairs));
+  bulk_load(&to.heads, heads, sizeof(Heads), arrived);
+  bulk_load(&to.pairs, pairs, sizeof(Pairs), arrived);
+#else
+  for (i32 at = 16 * thread(); at < (i32)sizeof(Heads); at += 16 * block_threads()) cp_async16((u8*)&to.heads + at, (const u8*)heads + at);
+  for (i32 at = 16 * thread(); at < (i32)sizeof(Pairs); at += 16 * block_threads()) cp_async16((u8*)&to.pairs + at, (const u8*)pairs + at);
+  cp_async_commit();
+#endif
 }
+DEVICE void wait_stage(u64* arrived, u32 phase) {
+#if HAS_BULK
+  bar_wait(arrived, phase);
+#else
+  cp_async_wait<0>();
+#endif
+}
+#endif
 DEVICE void put_operand(u32x4 (&at)[2][WARP], const Operand& o) {
   at[0][lane()] = {o.high[0], o.high[1], o.high[2], o.high[3]};
   at[1][lane()] = {o.low[0], o.low[1], o.low[2], o.low[3]};
@@ -264,35 +283,39 @@ DEVICE void convolve_values(f32x4 (&to)[BLOCKS][2][WARP], const ValueRows& rows,
   }
 }
 
-// u of a block out of x: rows one by one. x holds what is left of x after earlier blocks and becomes u; rows before `old` are given
-// in `ring`.
-DEVICE void substitute(Fragment& x, const Fragment& ring, const f32 (&inside)[16][16], const f32* beta, i32 old) {
-  i32 t = lane() % 4;
-  f32 b[4];
-  UNROLL for (i32 e = 0; e < 4; e++) b[e] = beta[4 * t + e];
-  UNROLL for (i32 turn = 0; turn < 4; turn++) {
-    f32 w[4][4];   // W of this lane's rows with the rows of the turn
-    UNROLL for (i32 e = 0; e < 4; e++) {
-      f32x4 line = *(const f32x4*)&inside[4 * t + e][4 * turn];
-      w[e][0] = line.x, w[e][1] = line.y, w[e][2] = line.z, w[e][3] = line.w;
-    }
-    // Its own four rows, for the lanes whose turn it is (others throw the result away).
-    f32 own[2][4], all[2][4];
-    UNROLL for (i32 i = 0; i < 2; i++) {
-      UNROLL for (i32 e = 0; e < 4; e++) own[i][e] = x[e / 2][2 * i + e % 2];
-      UNROLL for (i32 e = 0; e < 4; e++) {
-        own[i][e] = 4 * t + e < old ? ring[e / 2][2 * i + e % 2] : mul(b[e], own[i][e]);
-        UNROLL for (i32 later = 1; later < 4; later++)
-          if (later > e) own[i][later] = fma_(-w[later][e], own[i][e], own[i][later]);
-      }
-      UNROLL for (i32 e = 0; e < 4; e++) all[i][e] = shfl(own[i][e], (lane() & ~3) | turn);
-      UNROLL for (i32 e = 0; e < 4; e++) {
-        f32 left = x[e / 2][2 * i + e % 2];
-        UNROLL for (i32 j = 0; j < 4; j++) left = fma_(-w[e][j], all[i][j], left);
-        x[e / 2][2 * i + e % 2] = t == turn ? own[i][e] : t > turn ? left : x[e / 2][2 * i + e % 2];
-      }
-    }
+// u of a block out of x: rows one by one. x holds what is left of x after earlier blocks and becomes u; rows before `old` are those
+// of `ring`, from the block's first and the tile's first column on. A lane takes a column (two lanes the same one), so that the rows
+// of W are the same for all of them; the columns pass through `room`.
+DEVICE void substitute(Fragment& x, u32x4 (&room)[2][WARP], const f32 (&inside)[16][16], const f32* beta, i32 old, const f32* ring) {
+  f32x4* cells = (f32x4*)room;  // [column][4 rows], without bank conflicts
+  i32 g = lane() / 4, t = lane() % 4, column = lane() % 16;
+  UNROLL for (i32 i = 0; i < 2; i++) cells[(2 * g + i) * 4 + (t ^ g % 4)] = {x[0][2 * i], x[0][2 * i + 1], x[1][2 * i], x[1][2 * i + 1]};
+  sync_warp();
+  f32 u[16];
+  UNROLL for (i32 four = 0; four < 4; four++) {
+    f32x4 v = cells[column * 4 + (four ^ column / 2 % 4)];
+    u[4 * four] = v.x, u[4 * four + 1] = v.y, u[4 * four + 2] = v.z, u[4 * four + 3] = v.w;
   }
+  sync_warp();
+  UNROLL for (i32 i = 0; i < 16; i++) {
+    UNROLL for (i32 four = 0; 4 * four < i; four++) {
+      f32x4 line = *(const f32x4*)&inside[i][4 * four];
+      f32 w[4] = {line.x, line.y, line.z, line.w};
+      UNROLL for (i32 e = 0; e < 4; e++)
+        if (4 * four + e < i) u[i] = fma_(-w[e], u[4 * four + e], u[i]);
+    }
+    u[i] = mul(beta[i], u[i]);
+    if (i < old) u[i] = ring[(i64)i * DV + column];
+  }
+  if (lane() < 16)
+    UNROLL for (i32 four = 0; four < 4; four++)
+      cells[column * 4 + (four ^ column / 2 % 4)] = {u[4 * four], u[4 * four + 1], u[4 * four + 2], u[4 * four + 3]};
+  sync_warp();
+  UNROLL for (i32 i = 0; i < 2; i++) {
+    f32x4 v = cells[(2 * g + i) * 4 + (t ^ g % 4)];
+    x[0][2 * i] = v.x, x[0][2 * i + 1] = v.y, x[1][2 * i] = v.z, x[1][2 * i + 1] = v.w;
+  }
+  sync_warp();
 }
 
 // S^T times the chunk's keys or queries, a block's two halves beside each other.
@@ -333,12 +356,15 @@ LUCE_KERNEL_RESIDENT(deltanet_scan, 64 * PART_TILES, 1)(
   auto pairs_of = [&](i32 at) { return (const Pairs*)pairs_at + (i64)(tile + at) * HV + head; };
 #if STAGES
   Stage* stages = (Stage*)shared_memory();
-  auto fetch = [&](i32 at) {
-    Stage& to = stages[at % STAGES];
-    copy_stage(&to.heads, heads_of(at), sizeof(Heads));
-    copy_stage(&to.pairs, pairs_of(at), sizeof(Pairs));
-    cp_async_commit();
-  };
+  u64* arrived = (u64*)(shared_memory() + STAGES * sizeof(Stage) + PART_TILES * sizeof(Shuttle));
+#if HAS_BULK
+  if (thread() == 0) {
+    for (i32 i = 0; i < STAGES; i++) bar_init(arrived + i, 1);
+    bar_init_fence();
+  }
+  sync_block();
+#endif
+  auto fetch = [&](i32 at) { fetch_stage(stages[at % STAGES], heads_of(at), pairs_of(at), arrived + at % STAGES); };
   fetch(0);
 #endif
   f32x2 w[4];
@@ -354,7 +380,7 @@ LUCE_KERNEL_RESIDENT(deltanet_scan, 64 * PART_TILES, 1)(
       sync_block();
       fetch(at);
     }
-    cp_async_wait<0>();
+    wait_stage(arrived + at % STAGES, (u32)(at / STAGES & 1));
     sync_block();
     if (STAGES == 2 && chunk + CHUNK_ROWS < end) fetch(at + 1);
     const Heads& keys = stages[at % STAGES].heads;
@@ -414,8 +440,6 @@ LUCE_KERNEL_RESIDENT(deltanet_scan, 64 * PART_TILES, 1)(
       multiply_state(k, mine.s, keys.k);
       UNROLL for (i32 block = 0; block < BLOCKS; block++) {
         Fragment& f = rows[block];
-        Fragment from_ring = {};
-        if (old > 16 * block) load_u(from_ring, ring + (i64)(ring_row(chunk) + 16 * block) * DV, old - 16 * block);
         UNROLL for (i32 half = 0; half < 2; half++) {
           f32x4 v = mine.v[at % 2][block][half][lane()];
           f32 values[4] = {v.x, v.y, v.z, v.w};
@@ -424,7 +448,8 @@ LUCE_KERNEL_RESIDENT(deltanet_scan, 64 * PART_TILES, 1)(
             f[half][i] = sub(fma_(-gain, k[2 * block + half][i], values[i]), sums[2 * block + half][i]);
           }
         }
-        substitute(f, from_ring, pairs.inside[block], &pairs.beta[16 * block], old - 16 * block);
+        substitute(f, mine.u[block], pairs.inside[block], &pairs.beta[16 * block], old - 16 * block,
+                   ring + (i64)(ring_row(chunk) + 16 * block) * DV);
         Operand u = operand(f);
         put_operand(mine.u[block], u);
         UNROLL for (i32 later = block + 1; later < BLOCKS; later++) {

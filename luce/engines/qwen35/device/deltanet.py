@@ -102,9 +102,9 @@ class DeltaNetLauncher:
         stages, self._part_tiles = next(
             (stages, tiles)
             for stages, tiles in ((2, 4), (2, 2), (2, 1), (1, 1), (0, 1))
-            if dv // 16 % tiles == 0 and stages * stage + tiles * shuttle <= device.shared_limit
+            if dv // 16 % tiles == 0 and stages * (stage + 8) + tiles * shuttle <= device.shared_limit
         )
-        self._scan_shared = stages * stage + self._part_tiles * shuttle
+        self._scan_shared = stages * (stage + 8) + self._part_tiles * shuttle
         self._prepare_shared = 2 * CHUNK_ROWS * (dk + 8) * 2 + hv // hk * CHUNK_ROWS * 8
         pitch = 16 if device.arch.startswith("gfx") else 20
         self._step_shared = _step_shared(dk, dv, pitch)
