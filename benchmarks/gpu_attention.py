@@ -12,13 +12,14 @@ from collections.abc import Callable, Sequence
 import attrs
 import numpy as np
 
-from luce.compute.activations import num_values, padded_rows
+from luce.compute.activations import num_values, padded_depth, padded_rows
 from luce.compute.cupy_device import CupyDevice, open_device
 from luce.compute.device import Array
+from luce.compute.gemm_prefill import prefill_rows
 from luce.engines.qwen35.config import TextConfig, VisionConfig
 from luce.engines.qwen35.device.attention import AttentionKernels, KvArrays, PassArrays, rope_table
 from luce.engines.qwen35.device.descriptors import BLOCK_ROWS, LANE, PASS, ROW, TILE
-from luce.engines.qwen35.device.vision_attention import VisionAttention, turn_table
+from luce.engines.qwen35.device.vision_attention import VisionAttention, tile_values
 
 TERAFLOPS = 790.0
 """Dense bf16 limit of an H200 in practice."""
@@ -201,7 +202,7 @@ def chunks(bench: Bench, cases: Sequence[Case]) -> None:
 def pictures(bench: Bench, sides: Sequence[int], heads: int = 16, dim: int = 72) -> None:
     """Of the tower of 27B: one block."""
     print(f"vision: one block of {heads} heads of {dim}, us; share of {TERAFLOPS:.0f} TFLOP/s")
-    print(f"{'patches':>8} {'limit':>8} {'attention':>10} {'TFLOP/s':>8}  share  inputs")
+    print(f"{'patches':>8} {'limit':>8} {'attention':>10} {'TFLOP/s':>8}  share")
     device = bench.device
     config = VisionConfig(
         depth=1, hidden=heads * dim, heads=heads, ffn=64, patch_size=16, temporal_patch_size=2, merge_size=2,
@@ -209,25 +210,24 @@ def pictures(bench: Bench, sides: Sequence[int], heads: int = 16, dim: int = 72)
     )  # fmt: skip
     kernels = VisionAttention(device, config)
     for side in sides:
-        inputs, attention = picture(bench, kernels, config, side)
+        attention = picture(bench, kernels, config, side)
         flops = 4.0 * side**4 * config.hidden
         rate = flops / attention / 1e12
         print(
             f"{side * side:8} {flops / TERAFLOPS / 1e6:8.1f} {attention * 1e6:10.1f} {rate:8.1f} "
-            f"{rate / TERAFLOPS:6.2f} {inputs * 1e6:7.1f}",
+            f"{rate / TERAFLOPS:6.2f}",
             flush=True,
         )
 
 
-def picture(bench: Bench, kernels: VisionAttention, config: VisionConfig, side: int) -> tuple[float, float]:
-    """Seconds of the inputs and the attention of one block."""
-    device, count, dim = bench.device, side * side, config.hidden // config.heads
-    x, turn = bench.normal(count, 3 * config.hidden), device.array(turn_table((side, side), dim, 2))
-    y = device.empty((count, config.hidden), np.float32)
-    tiles = [kernels.tiles(device, count) for _ in range(4)]
+def picture(bench: Bench, kernels: VisionAttention, config: VisionConfig, side: int) -> float:
+    """Seconds of the attention of one block."""
+    device, count = bench.device, side * side
+    rows, depth = prefill_rows(count), padded_depth(config.hidden)
+    y = device.empty(num_values(rows, depth, rows), np.uint16)
+    tiles = [bench.bits(tile_values(config, count)) for _ in range(4)]
     device.synchronize()
-    inputs = bench.time(lambda layer: kernels.inputs(count, x, None, turn, tiles[layer]), 4)
-    return inputs, bench.time(lambda layer: kernels.attend(count, tiles[layer], y), 4)
+    return bench.time(lambda layer: kernels.attend(count, tiles[layer], y, rows, depth), 4)
 
 
 def main() -> None:

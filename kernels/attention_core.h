@@ -1,6 +1,6 @@
 // Pieces of every softmax of attention, of the text model and of the vision tower. Macro: HEAD_DIM.
 #pragma once
-#include "device.h"
+#include "quick_maths.h"
 
 #if !defined(HEADS) || !defined(HEAD_DIM)
 #error "attention needs HEADS, HEAD_DIM"
@@ -27,6 +27,9 @@ DEVICE f32 score_scale() { return div(1.44269504f, sqrt_((f32)HEAD_DIM)); }
 // below 2^-127 and for NaN.
 DEVICE f32 exp2_below(f32 x) {
   x = larger(x, -127.0f);
+#if defined(__CUDA_ARCH__)
+  return quick_exp2(x);
+#else
   f32 n = add(x, 12582912.0f), r = sub(x, sub(n, 12582912.0f));
   f32 p = 9.58285294e-3f;
   p = fma_(p, r, 5.59064262e-2f);
@@ -34,6 +37,7 @@ DEVICE f32 exp2_below(f32 x) {
   p = fma_(p, r, 6.93124175e-1f);
   p = fma_(p, r, 1.0f);
   return as_f32(as_u32(p) + (as_u32(n) << 23));
+#endif
 }
 // 2^(c (from - to)), the factor that sums relative to `from` take on when `to` is the maximum. Exactly 1 if equal; both may
 // be -infinity.

@@ -4,7 +4,7 @@
 // Computing warpgroup h makes the scores of block h of a tile and sums half h of the dims. While a tile's probabilities are
 // made, the products with the values of the tile before run.
 #include "attention_prefill.h"
-#include "attention_wgmma.h"
+#include "wgmma_shared.h"
 
 #define THREADS (CONSUMER_THREADS + 128)
 #define ROOM ((SHARED_LIMIT - 1024 - QUERY_BYTES - 2 * PROBABILITY_BYTES) / TILE_BYTES)

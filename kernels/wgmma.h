@@ -75,6 +75,26 @@ template <> DEVICE void wgmma_bf16<64>(f32 (&d)[32], const u32 (&a)[4], TileDesc
       : D16(0), D16(16)
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(keep));
 }
+template <> DEVICE void wgmma_bf16<72>(f32 (&d)[36], const u32 (&a)[4], TileDesc b, i32 keep) {
+  asm volatile(
+      "{.reg .pred p; setp.ne.b32 p, %41, 0; wgmma.mma_async.sync.aligned.m64n72k16.f32.bf16.bf16 {"
+      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+      "%32, %33, %34, %35}, "
+      "{%36, %37, %38, %39}, %40, p, 1, 1, 0;}"
+      : D16(0), D16(16), D4(32)
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(keep));
+}
+template <> DEVICE void wgmma_bf16<80>(f32 (&d)[40], const u32 (&a)[4], TileDesc b, i32 keep) {
+  asm volatile(
+      "{.reg .pred p; setp.ne.b32 p, %45, 0; wgmma.mma_async.sync.aligned.m64n80k16.f32.bf16.bf16 {"
+      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+      "%32, %33, %34, %35, %36, %37, %38, %39}, "
+      "{%40, %41, %42, %43}, %44, p, 1, 1, 0;}"
+      : D16(0), D16(16), D4(32), D4(36)
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(keep));
+}
 template <> DEVICE void wgmma_bf16<96>(f32 (&d)[48], const u32 (&a)[4], TileDesc b, i32 keep) {
   asm volatile(
       "{.reg .pred p; setp.ne.b32 p, %53, 0; wgmma.mma_async.sync.aligned.m64n96k16.f32.bf16.bf16 {"

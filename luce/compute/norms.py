@@ -5,7 +5,7 @@ from __future__ import annotations
 __all__ = ["NORM_SHARED", "norm_threads"]
 
 NORM_SHARED = 128
-"""Bytes of shared memory of ``rms_norm``; ``layer_norm`` takes 8 more for each row of a group."""
+"""Bytes of shared memory of ``rms_norm``."""
 
 
 def norm_threads(width: int) -> int:

@@ -7,7 +7,7 @@ import pytest
 
 from luce.compute.device import Device
 from luce.engines.qwen35.config import VisionConfig
-from luce.engines.qwen35.device.vision import DeviceVision, vision_arrays, vision_weight_bytes
+from luce.engines.qwen35.device.vision import GRAPHS, DeviceVision, vision_arrays, vision_weight_bytes
 from luce.engines.qwen35.vision import VisionTower
 from luce.engines.qwen35.weights import VisionBlockWeights, VisionWeights
 from luce.engines.seam import PatchImage
@@ -81,6 +81,28 @@ def test_a_pictures_bits_are_its_own(tower: DeviceVision) -> None:
         for place in order:
             np.testing.assert_array_equal(tower(images[place]), alone[place])
     assert not np.array_equal(alone[0], alone[3])
+
+
+def test_the_first_the_second_and_the_third_of_a_size_are_alike(device: Device) -> None:
+    """Launch by launch, while it is recorded, and from the recording; more sizes than are kept."""
+    tower = DeviceVision(device, CONFIG, weights(CONFIG), 160)
+    grids = [(2, 2 * i) for i in range(1, GRAPHS + 2)]
+    images = [picture(grid, seed) for seed, grid in enumerate(grids)]
+    first = [tower(image) for image in images]
+    for _ in range(2):
+        for image, found in zip(images, first, strict=True):
+            np.testing.assert_array_equal(tower(image), found)
+            np.testing.assert_array_equal(tower(image), found)
+    assert len(tower._graphs) == GRAPHS
+
+
+def test_shades_are_the_numbers_that_they_stand_for(tower: DeviceVision) -> None:
+    rng = np.random.default_rng(8)
+    shades = rng.integers(0, 256, (24, 3 * CONFIG.patch_size**2), np.uint8)
+    for seed in range(2):
+        scale = np.random.default_rng(seed).standard_normal((3, 256)).astype(np.float32)
+        image = PatchImage(shades, (4, 6), b"", 6, scale)
+        np.testing.assert_array_equal(tower(image), tower(PatchImage(image.patches, (4, 6), b"", 6)))
 
 
 def test_what_does_not_fit_is_refused(tower: DeviceVision) -> None:

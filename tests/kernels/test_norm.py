@@ -97,33 +97,6 @@ def test_rows_of_samples_are_picked(device: Device) -> None:
     np.testing.assert_array_equal(picked, all_rows[[6, 0, 3]])
 
 
-@pytest.mark.parametrize(("width", "group"), [(48, 4), (768, 1), (1152, 4), (40, 1)])
-@pytest.mark.parametrize("tile", [0, 8])
-def test_layer_norm(device: Device, width: int, group: int, tile: int) -> None:
-    rng = np.random.default_rng(width)
-    rows = 3
-    x = (rng.standard_normal((rows * group, width)) * 3 + 5).astype(np.float32)
-    weight, bias = rng.standard_normal((2, width)).astype(np.float32)
-    out, shape = output(device, rows, width * group, tile)
-    device.kernel("norm.cu", "layer_norm")(
-        (rows, 1, 1),
-        norm_threads(width),
-        [
-            *map(device.array, (x, weight, bias)),
-            np.float32(1e-6),
-            *map(np.int32, (width, group)),
-            out,
-            *shape,
-        ],
-        shared=NORM_SHARED + 8 * group,
-    )
-    found = activations.unpack(device.numpy(out), rows, width * group, tile)[0]
-    wide = x.astype(np.float64)
-    wide -= wide.mean(1, keepdims=True)
-    wanted = wide / np.sqrt((wide**2).mean(1, keepdims=True) + 1e-6) * weight + bias
-    np.testing.assert_allclose(found.reshape(wanted.shape), wanted, rtol=2**-8, atol=2e-6)
-
-
 @pytest.mark.parametrize("function", ["ROUND", "GELU", "GELU_ERF", "SWIGLU"])
 @pytest.mark.parametrize("tile", [0, 8])
 def test_pointwise(device: Device, function: str, tile: int) -> None:

@@ -18,6 +18,7 @@ from luce.compute import device_packing
 from luce.compute.gemm import Epilogue as Decoded
 from luce.compute.gemm import GemmScratch, WeightMatrix
 from luce.compute.gemm_prefill import Epilogue, choose_tiling
+from luce.compute.gemm_tower import tower_kernels
 from luce.compute.kernel_sources import kernels_directory, source_path
 from luce.engines.qwen35.device.attention import AttentionKernels
 from luce.engines.qwen35.device.deltanet import DeltaNetLauncher, scratch_arrays
@@ -34,7 +35,14 @@ Defines = Mapping[str, int | str]
 
 SHAPES = ("qwen3.5-27b", "qwen3.5-0.8b")
 RECORDS = ("Q4_K", "Q6_K", "IQ4_XS", "Q8_0", "Q4_0", "BF16", "Q5_K")
-ONLY_SM90 = ("gemm_decode.cu", "gemm_wide.cu", "gemm_prefill.cu", "attention_prefill_wgmma.cu")
+ONLY_SM90 = (
+    "gemm_decode.cu",
+    "gemm_wide.cu",
+    "gemm_prefill.cu",
+    "gemm_tower.cu",
+    "attention_prefill_wgmma.cu",
+    "attention_vision_wgmma.cu",
+)
 """Sources with nothing in them for other GPUs, on which launchers ask for others."""
 WITH_BULK = ("sm_90a", "sm_120a")
 """Bulk copies into shared memory."""
@@ -77,6 +85,7 @@ def _ask(device: RecordingDevice) -> None:
         vision = released(shape).vision
         assert vision is not None
         VisionAttention(device, vision)
+        VisionAttention(device, vision, wgmma=False)
     DeviceSampler(device, 1000, 1, 1)
     for name in device_packing.SOURCES:
         device_packing.pack_kernel(device, name)
@@ -113,6 +122,8 @@ def _ask(device: RecordingDevice) -> None:
         ):
             tiling = choose_tiling(name, product, rows, 320, device)
             device.kernel("gemm_prefill.cu", "gemm_prefill", tiling.defines(name, product))
+        for source, name, macros in [*tower_kernels(device, {"HEADS": 16, "HEAD_DIM": 72})][::4]:
+            device.kernel(source, name, dict(macros))
 
 
 def _matrix(device: RecordingDevice, name: str) -> WeightMatrix:

@@ -1,7 +1,8 @@
 """The vision tower on a device: one picture's patches to merged rows (spec qwen35 §12), on a stream of its own.
 
-Products read bf16 and sum in float32, attention likewise; the rows between are float32. Every launch has a shape that
-depends on this picture alone, so its rows do not depend on any other picture nor on what the text model does.
+Products read bf16 and sum in float32, attention likewise; the residual rows are float32. A block is seven kernels:
+norm, queries with keys and values, attention, output product, norm, two products. Every launch has a shape that depends
+on this picture alone, so its rows do not depend on any other picture nor on what the text model does.
 """
 
 from __future__ import annotations
@@ -13,88 +14,82 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from luce.compute import gemm_prefill
-from luce.compute.activations import BUCKETS, num_values, padded_depth
-from luce.compute.bf16 import round_bf16
-from luce.compute.device import Array, Device
-from luce.compute.gemm import Epilogue, GemmScratch, WeightMatrix, scratch_for
-from luce.compute.gemm_prefill import launch_gemm_prefill, prefill_rows
-from luce.compute.norms import NORM_SHARED, norm_threads
+from luce.compute.activations import num_values, padded_depth
+from luce.compute.device import Array, Device, Graph
+from luce.compute.gemm_prefill import prefill_rows
+from luce.compute.gemm_tower import (
+    TowerEpilogue,
+    TowerMatrix,
+    launch_gemm_tower,
+    tower_kernels,
+    tower_matrix_bytes,
+)
 from luce.engines.qwen35.config import VisionConfig
+from luce.engines.qwen35.device.compiling import compile_all
 from luce.engines.qwen35.device.slices import Run, at_once
-from luce.engines.qwen35.device.vision_attention import VisionAttention, VisionTiles, turn_table
+from luce.engines.qwen35.device.vision_attention import VisionAttention, paired_rows, tile_values, turn_table
 from luce.engines.qwen35.memory_parts import ArraySpec
 from luce.engines.qwen35.vision import position_rows
 from luce.engines.qwen35.weights import VisionBlockWeights, VisionWeights
 from luce.engines.seam import PatchImage
 from luce.errors import RequestError
 
-__all__ = ["DeviceVision", "vision_arrays", "vision_weight_bytes"]
+__all__ = ["GRAPHS", "DeviceVision", "vision_arrays", "vision_weight_bytes"]
 
 F32 = npt.NDArray[np.float32]
 
-FEW = BUCKETS[-1]
-"""Rows that go through the GEMM for few rows."""
-THREADS = 256
+WARPS = 8
+"""Rows of a block of kernels/vision_rows.cu."""
 PART_BLOCKS = 1
 """Blocks of the tower in a part of the launches."""
+GRAPHS = 8
+"""Sizes of pictures whose launches are kept: a part from one call, whatever else Python does."""
 
 
 def vision_arrays(config: VisionConfig, patches: int) -> tuple[ArraySpec, ...]:
     """Working memory for pictures of up to ``patches`` patches."""
-    width = config.in_channels * config.temporal_patch_size * config.patch_size**2
-    deepest = max(config.ffn, config.hidden, width)
+    width = config.in_channels * config.patch_size**2
     merged = config.hidden * config.merge_size**2
     tokens = -(-patches // config.merge_size**2)
-    inputs = max(_input_values(patches, deepest), _input_values(tokens, merged))
+    inputs = max(_input_values(patches, max(config.hidden, width)), _input_values(tokens, merged))
+    inner = max(_input_values(patches, config.ffn), _input_values(tokens, merged))
     part = "vision tower"
     return (
         ArraySpec(part, "patches", (patches, width)),
         ArraySpec(part, "positions", (patches, config.hidden)),
         ArraySpec(part, "rotations", (patches, config.hidden // config.heads // 2, 2)),
         ArraySpec(part, "rows", (patches, config.hidden)),
-        ArraySpec(part, "products", (max(patches * max(3 * config.hidden, config.ffn), tokens * merged),)),
-        ArraySpec(part, "mixed", (patches, config.hidden)),
+        ArraySpec(part, "heads", (tile_values(config, patches),), "uint16"),
         ArraySpec(part, "product inputs", (inputs,), "uint16"),
+        ArraySpec(part, "inner inputs", (inner,), "uint16"),
         ArraySpec(part, "encoded", (tokens, config.out_hidden)),
     )
 
 
 def vision_weight_bytes(config: VisionConfig) -> int:
-    """Bytes of the matrices in records."""
+    """Bytes of the matrices on the device."""
     d, merged = config.hidden, config.hidden * config.merge_size**2
-    width = config.in_channels * config.temporal_patch_size * config.patch_size**2
+    width = config.in_channels * config.patch_size**2
     block = [(3 * d, d), (d, d), (config.ffn, d), (d, config.ffn)]
     shapes = [(d, width), *block * config.depth, (merged, merged), (config.out_hidden, merged)]
-    return sum(-(-rows // 16) * 16 * padded_depth(depth) * 2 for rows, depth in shapes)
-
-
-def _height(rows: int) -> int:
-    return next((size for size in BUCKETS if size >= rows), prefill_rows(rows))
-
-
-def _tile(rows: int) -> int:
-    return 0 if rows <= FEW else prefill_rows(rows)
+    return sum(tower_matrix_bytes(rows, depth) for rows, depth in shapes)
 
 
 def _input_values(rows: int, depth: int) -> int:
-    return num_values(_height(rows), depth, _tile(rows))
+    height = prefill_rows(rows)
+    return num_values(height, depth, height)
 
 
 @attrs.frozen(eq=False)
 class _Block:
     norm1: Array
     norm1_bias: Array
-    qkv: WeightMatrix
-    qkv_bias: Array
-    proj: WeightMatrix
-    proj_bias: Array
+    qkv: TowerMatrix
+    proj: TowerMatrix
     norm2: Array
     norm2_bias: Array
-    fc1: WeightMatrix
-    fc1_bias: Array
-    fc2: WeightMatrix
-    fc2_bias: Array
+    fc1: TowerMatrix
+    fc2: TowerMatrix
 
 
 class DeviceVision:
@@ -123,57 +118,57 @@ class DeviceVision:
         self.stream = device.stream()
         with device.using(self.stream):
             self._load(weights)
-            names = vision_arrays(config, max_patches)
-            self._arrays = {one.name: device.empty(one.shape, one.dtype) for one in names}
-            self._attention = VisionAttention(device, config)
-            self._tiles = self._attention.tiles(device, max_patches)
-            plans = [one.plan(rows) for one in self._matrices() for rows in BUCKETS]
-            self._scratch: GemmScratch = scratch_for(device, plans)
-            names_of = ("ROUND", "GELU", "GELU_ERF")
-            self._pointwise = {
-                name: device.kernel("pointwise.cu", "pointwise", {"FUNCTION": name}) for name in names_of
+            self._arrays = {
+                one.name: device.zeros(one.shape, one.dtype) for one in vision_arrays(config, max_patches)
             }
-            self._add_bias = device.kernel("pointwise.cu", "add_bias", {"FUNCTION": "ROUND"})
-            self._layer_norm = device.kernel("norm.cu", "layer_norm")
-            self._staging = device.pinned((max_patches, self._arrays["patches"].shape[1]), np.float32)
+            self._attention = VisionAttention(device, config)
+            if device.arch != "host":  # where compiling takes longest, a test asks for few of them
+                compile_all(device, list(tower_kernels(device, self._attention.shape)))
+            self._of_shades = device.kernel("vision_rows.cu", "patches_of_shades")
+            self._of_values = device.kernel("vision_rows.cu", "patches_of_values")
+            self._layer_norm = device.kernel("vision_rows.cu", "layer_norm")
+            self._staging = device.pinned(self._arrays["patches"].nbytes, np.uint8)
             self._result = device.pinned(self._arrays["encoded"].shape, np.float32)
             device.synchronize()
-        self._parts = max(-(-config.depth // PART_BLOCKS), 1)
         self._grid: tuple[int, int] | None = None
         """Whose positions and rotations are on the device."""
+        self._scale: F32 | None = None
+        self._scale_array: Array = None
+        """What shades stand for, on the device."""
+        self._parts = max(-(-config.depth // PART_BLOCKS), 1)
+        self._graphs: dict[int, list[Graph] | None] = {}
+        """Of parts, by number of patches; None after the first picture of that many. The size used last stands last."""
 
     def _load(self, weights: VisionWeights) -> None:
         device = self._device
 
-        def matrix(values: F32) -> WeightMatrix:
-            flat = np.asarray(values, np.float32).reshape(len(values), -1)
-            raw = round_bf16(flat).view(np.uint8).reshape(len(values), -1)
-            return WeightMatrix.load(device, "BF16", raw, flat.shape[1])
+        def matrix(values: F32, bias: F32) -> TowerMatrix:
+            return TowerMatrix.load(device, values.reshape(len(values), -1), bias)
 
         def vector(values: F32) -> Array:
             return device.array(np.ascontiguousarray(values, np.float32))
 
         def block(one: VisionBlockWeights) -> _Block:
             return _Block(
-                **{
-                    field.name: (matrix if field.type in (WeightMatrix, "WeightMatrix") else vector)(
-                        getattr(one, field.name)
-                    )
-                    for field in attrs.fields(_Block)
-                }
+                vector(one.norm1),
+                vector(one.norm1_bias),
+                matrix(one.qkv[order], one.qkv_bias[order]),
+                matrix(one.proj, one.proj_bias),
+                vector(one.norm2),
+                vector(one.norm2_bias),
+                matrix(one.fc1, one.fc1_bias),
+                matrix(one.fc2, one.fc2_bias),
             )
 
+        order = paired_rows(self.config.heads, self.config.hidden // self.config.heads)
         self._table = np.asarray(weights.positions, np.float32)
-        self._patch, self._patch_bias = matrix(weights.patch), vector(weights.patch_bias)
+        self._patch = matrix(weights.patch, weights.patch_bias)
         self._blocks = tuple(map(block, weights.blocks))
         self._norm, self._norm_bias = vector(weights.merger_norm), vector(weights.merger_norm_bias)
-        self._fc1, self._fc1_bias = matrix(weights.merger_fc1), vector(weights.merger_fc1_bias)
-        self._fc2, self._fc2_bias = (
-            matrix(weights.merger_fc2),
-            np.asarray(weights.merger_fc2_bias, np.float32),
-        )
+        self._fc1 = matrix(weights.merger_fc1, weights.merger_fc1_bias)
+        self._fc2 = matrix(weights.merger_fc2, weights.merger_fc2_bias)
 
-    def _matrices(self) -> Iterator[WeightMatrix]:
+    def _matrices(self) -> Iterator[TowerMatrix]:
         yield from (self._patch, self._fc1, self._fc2)
         for block in self._blocks:
             yield from (block.qkv, block.proj, block.fc1, block.fc2)
@@ -199,56 +194,81 @@ class DeviceVision:
                 f"the picture has {count} patches, the server takes {self.max_patches}", field="image"
             )
         with self._device.using(self.stream):
-            self._enter(image.patches, image.grid, count)
+            self._place(image.grid, count)
+            self._enter(image, count)
             self._run(partial(self._launch, count), self._parts, count)
-            tokens = count // merge**2
-            result = self._result[:tokens]
-            self._device.download(result, self._arrays["encoded"][:tokens])
+            result = self._result[: image.num_tokens]
+            self._device.download(result, self._arrays["encoded"][: image.num_tokens])
+            found = np.empty_like(result)
+            found.fill(0)  # its pages come in while the device computes
             self.stream.synchronize()
-            found: F32 = result + self._fc2_bias
+            np.copyto(found, result)
         return found
 
     # -- launches -------------------------------------------------------------------------------------------------
 
-    def _enter(self, patches: F32, grid: tuple[int, int], count: int) -> None:
-        """The picture's inputs, on their way to the device."""
-        self._place(grid, count)
-        staged = self._staging.reshape(-1)[: patches.size].reshape(patches.shape)
-        staged[...] = patches
-        self._device.upload(self._raw(count), staged)
-
-    def _raw(self, count: int) -> Array:
-        width = self.config.in_channels * self.config.patch_size**2
-        return self._arrays["patches"].reshape(-1)[: count * width].reshape(count, width)
+    def _enter(self, image: PatchImage, count: int) -> None:
+        """The first product's inputs. Shades become numbers on the device."""
+        device, width = self._device, image.values.shape[1]
+        staged = self._staging[: image.values.nbytes].view(image.values.dtype).reshape(image.values.shape)
+        staged[...] = image.values
+        raw = self._arrays["patches"].reshape(-1).view(np.uint8)[: image.values.nbytes]
+        device.upload(raw, staged)
+        height = prefill_rows(count)
+        of_shades = image.scale is not None
+        if of_shades and image.scale is not self._scale:
+            self._scale, self._scale_array = image.scale, device.array(np.asarray(image.scale, np.float32))
+        kernel = self._of_shades if of_shades else self._of_values
+        kernel(
+            (-(-count // WARPS), 1, 1),
+            32 * WARPS,
+            [
+                *((raw, self._scale_array) if of_shades else (raw,)),
+                *map(np.int32, (count, width)),
+                *((np.int32(self.config.patch_size**2),) if of_shades else ()),
+                *(self._arrays["product inputs"], np.int32(height), np.int32(padded_depth(width))),
+            ],
+            early=True,
+        )
 
     def _launch(self, count: int, part: int) -> None:
-        """A part of the launches, one after the other from the inputs to encoded rows."""
-        config, arrays = self.config, self._arrays
-        x, d = arrays["rows"][:count], config.hidden
+        """A part of the launches, one after the other from the inputs to encoded rows. The first picture of a size goes
+        launch by launch, which loads what a capture must not; the next is recorded."""
         if part == 0:
-            raw = self._raw(count)
-            self._activate("ROUND", raw, int(raw.shape[1]), None)
-            y = self._product(self._patch, count)
-            self._add(count, x, y, self._patch_bias, arrays["positions"])
-        mixed = arrays["mixed"][:count]
-        tiles = self._tiles_of(count)
+            known = count in self._graphs
+            self._graphs[count] = self._graphs.pop(count, None) or ([] if known else None)
+            if len(self._graphs) > GRAPHS:
+                del self._graphs[next(iter(self._graphs))]
+        graphs = self._graphs[count]
+        if graphs is None:
+            self._launch_eagerly(count, part)
+            return
+        if part == len(graphs):
+            graphs.append(self._device.capture(lambda: self._launch_eagerly(count, part)))
+        graphs[part].launch()
+
+    def _launch_eagerly(self, count: int, part: int) -> None:
+        device, config, arrays = self._device, self.config, self._arrays
+        x, inputs, inner = arrays["rows"][:count], arrays["product inputs"], arrays["inner inputs"]
+        height, depth = prefill_rows(count), padded_depth(config.hidden)
+        if part == 0:
+            device.copy(x, arrays["positions"][:count])
+            self._product(self._patch, inputs, x, count, TowerEpilogue.ADD)
         for block in self._blocks[part * PART_BLOCKS : (part + 1) * PART_BLOCKS]:
             self._normed(x, block.norm1, block.norm1_bias, 1)
-            y = self._product(block.qkv, count)
-            self._attention.inputs(count, y, block.qkv_bias, arrays["rotations"], tiles)
-            self._attention.attend(count, tiles, mixed)
-            self._activate("ROUND", mixed, d, None)
-            self._add(count, x, self._product(block.proj, count), block.proj_bias, None)
+            self._product(block.qkv, inputs, arrays["heads"], count, TowerEpilogue.HEADS)
+            self._attention.attend(count, arrays["heads"], inputs, height, depth)
+            self._product(block.proj, inputs, x, count, TowerEpilogue.ADD)
             self._normed(x, block.norm2, block.norm2_bias, 1)
-            self._activate("GELU", self._product(block.fc1, count), config.ffn, block.fc1_bias)
-            self._add(count, x, self._product(block.fc2, count), block.fc2_bias, None)
+            self._product(block.fc1, inputs, inner, count, TowerEpilogue.GELU)
+            self._product(block.fc2, inner, x, count, TowerEpilogue.ADD)
         if part + 1 < self._parts:
             return
         group = config.merge_size**2
         tokens = count // group
         self._normed(x, self._norm, self._norm_bias, group)
-        self._activate("GELU_ERF", self._product(self._fc1, tokens), d * group, self._fc1_bias)
-        self._product(self._fc2, tokens, arrays["encoded"])
+        self._product(self._fc1, inputs, inner, tokens, TowerEpilogue.GELU_ERF)
+        self._product(self._fc2, inner, arrays["encoded"], tokens, TowerEpilogue.STORE)
 
     def _place(self, grid: tuple[int, int], count: int) -> None:
         """Positions and rotations of a grid; those of the picture before stay when it has the same."""
@@ -264,77 +284,35 @@ class DeviceVision:
         self.stream.synchronize()
         self._grid = grid
 
-    def _tiles_of(self, count: int) -> VisionTiles:
-        """The room as tiles of this picture."""
-        heads, number = self.config.heads, -(-count // 64)
-
-        def part(array: Array) -> Array:
-            size = array.shape[2]
-            return array.reshape(-1)[: heads * number * size].reshape(heads, number, size)
-
-        return VisionTiles(part(self._tiles.q), part(self._tiles.keys), part(self._tiles.values))
-
-    def _product(self, matrix: WeightMatrix, rows: int, to: Array | None = None) -> Array:
-        """x W^T of the product inputs, f32 [rows, N]."""
-        if to is None:
-            to = self._arrays["products"][: rows * matrix.rows].reshape(rows, matrix.rows)
-        x, height = self._arrays["product inputs"], _height(rows)
-        if rows <= FEW:
-            matrix.decode(x, to, height, Epilogue.STORE, self._scratch, valid=rows)
-        else:
-            launch_gemm_prefill(
-                self._device,
-                matrix.format,
-                matrix.records,
-                x,
-                to,
-                live=rows,
-                rows=height,
-                n=matrix.rows,
-                depth=matrix.depth,
-                epilogue=gemm_prefill.Epilogue.STORE,
-            )
-        return to
-
-    def _activate(self, function: str, x: Array, width: int, bias: Array | None) -> None:
-        """The next product's inputs: function(x + bias) of f32 [rows, width]."""
-        rows, depth = int(x.shape[0]), padded_depth(width)
-        self._pointwise[function](
-            (-(-depth // (8 * THREADS)), rows, 1),
-            THREADS,
-            [
-                *(None, np.int32(rows), x, np.int32(x.shape[1]), bias, np.int32(width)),
-                *(
-                    self._arrays["product inputs"],
-                    np.int32(_height(rows)),
-                    np.int32(_tile(rows)),
-                    np.int32(depth),
-                ),
-            ],
-            early=True,
+    def _product(self, matrix: TowerMatrix, x: Array, to: Array, rows: int, epilogue: TowerEpilogue) -> None:
+        heads = epilogue is TowerEpilogue.HEADS
+        launch_gemm_tower(
+            self._device,
+            matrix,
+            x,
+            to,
+            live=rows,
+            epilogue=epilogue,
+            turn=self._arrays["rotations"] if heads else None,
+            shape=self._attention.shape if heads else None,
         )
 
     def _normed(self, x: Array, scale: Array, bias: Array, group: int) -> None:
         """The next product's inputs: ``group`` normalised rows side by side in each."""
         rows, width = int(x.shape[0]) // group, int(x.shape[1])
         self._layer_norm(
-            (rows, 1, 1),
-            norm_threads(width),
+            (-(-rows // WARPS), 1, 1),
+            32 * WARPS,
             [
-                *(x, scale, bias, np.float32(self.config.layer_norm_eps), np.int32(width), np.int32(group)),
-                *(self._arrays["product inputs"], np.int32(_height(rows)), np.int32(_tile(rows))),
+                *(
+                    x,
+                    scale,
+                    bias,
+                    np.float32(self.config.layer_norm_eps),
+                    *map(np.int32, (rows, width, group)),
+                ),
+                *(self._arrays["product inputs"], np.int32(prefill_rows(rows))),
                 np.int32(padded_depth(width * group)),
             ],
-            shared=NORM_SHARED + 8 * group,
-            early=True,
-        )
-
-    def _add(self, rows: int, x: Array, y: Array, bias: Array, table: Array | None) -> None:
-        """x = (table or x) + (y + bias)."""
-        width = int(x.shape[1])
-        self._add_bias(
-            (-(-width // THREADS), rows, 1),
-            THREADS,
-            [np.int32(rows), x, y, np.int32(y.shape[1]), bias, table, np.int32(width)],
             early=True,
         )

@@ -1,0 +1,61 @@
+"""What enters the products of the vision tower: patches, and rows that are normalised; against float64."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from luce.compute import activations
+from luce.compute.bf16 import round_bf16, widen_bf16
+from luce.compute.device import Device
+
+
+def launch(device: Device, name: str, arguments: Sequence[Any], rows: int, width: int) -> np.ndarray:
+    """Values [height, padded depth]; what nobody has written is NaN."""
+    height, depth = 16, activations.padded_depth(width)
+    out = device.array(np.full(activations.num_values(height, width, height), 0x7FC1, np.uint16))
+    blocks = -(-rows // 8)
+    device.kernel("vision_rows.cu", name)(
+        (blocks, 1, 1), 256, [*arguments, out, np.int32(height), np.int32(depth)]
+    )
+    found = activations.unpack(device.numpy(out), height, depth, height)[0]
+    assert np.isnan(found[rows:]).all() and not found[:rows, width:].any()
+    return found[:rows, :width]
+
+
+@pytest.mark.parametrize(("width", "group"), [(48, 4), (768, 1), (1152, 4), (40, 1)])
+def test_layer_norm(device: Device, width: int, group: int) -> None:
+    rng = np.random.default_rng(width)
+    rows = 11
+    x = (rng.standard_normal((rows * group, width)) * 3 + 5).astype(np.float32)
+    weight, bias = rng.standard_normal((2, width)).astype(np.float32)
+    given = [*map(device.array, (x, weight, bias)), np.float32(1e-6), *map(np.int32, (rows, width, group))]
+    found = launch(device, "layer_norm", given, rows, width * group)
+    wide = x.astype(np.float64)
+    wide -= wide.mean(1, keepdims=True)
+    wanted = wide / np.sqrt((wide**2).mean(1, keepdims=True) + 1e-6) * weight + bias
+    np.testing.assert_allclose(found.reshape(wanted.shape), wanted, rtol=2**-8, atol=2e-6)
+    x[1:] = np.nan
+    alone = launch(device, "layer_norm", [device.array(x), *given[1:]], rows, width * group)
+    np.testing.assert_array_equal(alone[0, :width], found[0, :width])
+
+
+def test_patches(device: Device) -> None:
+    """Of shades and of the numbers that they stand for: the same."""
+    rng = np.random.default_rng(6)
+    size, rows = 24, 9
+    table = rng.standard_normal((3, 256)).astype(np.float32)
+    shades = rng.integers(0, 256, (rows, 3 * size), np.uint8)
+    shades[0, :2] = 0, 255
+    values = np.stack(
+        [table[channel][shades[:, channel * size : (channel + 1) * size]] for channel in range(3)], 1
+    )
+    values = values.reshape(rows, 3 * size)
+    given = [device.array(shades), device.array(table), *map(np.int32, (rows, 3 * size, size))]
+    found = launch(device, "patches_of_shades", given, rows, 3 * size)
+    np.testing.assert_array_equal(found, widen_bf16(round_bf16(values)))
+    given = [device.array(values), *map(np.int32, (rows, 3 * size))]
+    np.testing.assert_array_equal(launch(device, "patches_of_values", given, rows, 3 * size), found)
