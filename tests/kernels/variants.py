@@ -66,7 +66,7 @@ def _formats(names: Sequence[str]) -> list[Defines]:
 
 _TABLE: dict[str, list[Defines]] = {
     "embedding.cu": _formats([*RECORDS, "F16", "F32"]),
-    "pointwise.cu": _each("FUNCTION", ["SWIGLU", "ROUND", "GELU", "GELU_ERF"]),
+    "pointwise.cu": _each("FUNCTION", ["SWIGLU", "ROUND"]),
     "moe.cu": [{}, {"ROUTER_BF16": 1}],
     "selftest_activation.cu": _each("WIDTH", [8, 1, 2, 4, 16, 32]),
     "selftest_records.cu": _formats(RECORDS),
