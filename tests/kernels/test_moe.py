@@ -16,6 +16,7 @@ from luce.engines.qwen35.device.moe import DeviceMoe, MoeShape, moe_arrays
 from luce.engines.qwen35.moe import route
 from luce.engines.qwen35.weights import FfnWeights, MoeWeights
 from luce.weights import formats
+from tests.kernels.recording import RecordingDevice
 from tests.kernels.weights import random_rows
 
 SHAPE = MoeShape(hidden=256, ffn=64, experts=11, used=3)
@@ -331,3 +332,18 @@ def test_memory_is_what_was_announced(bench: Bench) -> None:
     parts = [moe.wide, moe.logits, moe.chosen, moe.weights, moe.order, moe.place, moe.tiles, moe.num_tiles]
     total = sum(part.nbytes for part in [*parts, moe.middle, moe.results])
     assert total == sum(spec.nbytes for spec in moe_arrays(SHAPE, MAX_ROWS))
+
+
+@pytest.mark.parametrize(("used", "together"), [(8, True), (15, False)])
+def test_results_meet_in_shared_memory_where_there_is_room(used: int, together: bool) -> None:
+    """On an AMD GPU, which has 64 KB of it, there is not for every mixture."""
+    recording = RecordingDevice("gfx1151")
+    moe = DeviceMoe(recording, MoeShape(hidden=64, ffn=32, experts=32, used=used), 64)
+    none = np.empty(0, np.uint8)
+    wide, deep = (
+        ExpertMatrix("matrix", "BF16", (), 64, depth, deep, none) for depth, deep in ((64, True), (32, False))
+    )
+    router = Router("router", (np.zeros((32, 64), np.float32), np.zeros((1, 64), np.float32)), none)
+    moe.launch(Experts(router, wide, deep, None, None), none, none, 64, none, 64)
+    asked = {name for names in recording.asked.values() for name in names}
+    assert ("moe_combine" in asked) is not together

@@ -137,9 +137,9 @@ class DeviceMoe:
             self._product(
                 matrix, first, alone, tiles, inputs, input_rows, self.order, to, _SWIGLU, sums=sums, busy=busy
             )
-        if rows <= 64 and layer.shared_down is None:
+        room = rows * (shape.used + 1) * COMBINE_STRIDE * 4
+        if rows <= 64 and layer.shared_down is None and room <= self.device.shared_limit * 5 // 8:
             to = [x, np.int32(shape.hidden), self.weights, np.int32(0), np.int32(0), header]
-            room = rows * (shape.used + 1) * COMBINE_STRIDE * 4
             self._product(
                 layer.down, 0, True, tiles, self.middle, self._pairs, self.place, to, _COMBINE, room=room
             )
