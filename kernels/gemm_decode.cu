@@ -1,24 +1,19 @@
 // Weight GEMM for few rows, where reading the weights is what costs: y[row, n] = sum over k of x[row, k] W[n, k].
 //
-// A cluster of CTAs takes whole row-blocks; its CTAs share their K, in chunks of 1,024: each keeps the activations of its own chunks
-// alone in shared memory. A unit of work is a chunk of a group of BLOCKS row-blocks, which spare reading the activations again; a
-// CTA deals its units to its warps in turn. Each of these takes its records through a ring of its own by bulk copies. Partial sums
-// go to one CTA of the cluster, the home of the group, by stores that count at a barrier there; MERGERS more warps of every CTA add
-// them up in ascending order and write the products, so that no warp that multiplies waits for another. Where the activations
-// of a whole row are too many for a cluster, it takes a slice of the chunks, and partial sums meet in device memory.
+// A unit of work is a chunk of 1,024 K of a row-block: up to four records, which lie together. Units are numbered row-block
+// by row-block; a CTA has a run of them and deals them to its warps in turn. Each warp takes its records through a ring of
+// its own in shared memory by bulk copies and multiplies them with the activations, which the whole CTA keeps in shared memory.
+// The partial sums of a row-block meet in shared memory, and whichever warp comes last adds them up in ascending order. A row-block that two
+// CTAs share meets in device memory; a CTA does its shared units first, so that nobody waits for them at the end. Where the
+// activations are too many for shared memory, a CTA takes a slice of the chunks (and all row-blocks are shared).
 //
 // None of that touches the tree: which warp, CTA or slice a unit falls to changes no bit.
 #include "activation.h"
 #include "gemm_tile.h"
-#include "cluster.h"
 
 #ifndef WARPS
-#error "WARPS: of a CTA, that multiply"
+#error "WARPS: of a CTA"
 #endif
-#ifndef MERGERS
-#define MERGERS 1           // warps that add up
-#endif
-#define ALL_WARPS (WARPS + MERGERS)
 #ifndef EPILOGUE
 #error "EPILOGUE: EPILOGUE_..."
 #endif
@@ -34,22 +29,18 @@
 #ifndef CTAS
 #define CTAS 1              // that should fit on a multiprocessor
 #endif
-#ifndef BLOCKS
-#define BLOCKS 1            // row-blocks of a group, 1 or 2
-#endif
 #if FORMAT == FORMAT_BF16
-#define PIECES (2 * BLOCKS) // of a record; one of each row-block is a stage
+#define PIECES 2            // of a record, each one stage
 #else
 #define PIECES 1
 #endif
 #define PIECE_BYTES (RECORD_BYTES / PIECES)
-#define STAGE_BYTES (PIECE_BYTES * BLOCKS)
 #define QUARTERS (4 / PIECES)
-#define GROUP_PARTIAL (PARTIAL * BLOCKS)
 
 #if HAS_BULK
 
 #if NORM
+#define ALL_WARPS WARPS
 #include "gemm_norm.h"
 #endif
 
@@ -70,96 +61,76 @@ DEVICE void make_sums(const u8* xs, u16* sums, i32 records) {
 }
 #endif
 
-// Chunk at which CTA `rank` of a cluster begins with group `nth`, the i-th of the cluster: as near to even as whole chunks allow, in turn.
-DEVICE i32 split_at(i32 rank, i32 nth, i32 chunks) { return (i32)((u32)(rank * chunks + nth % CLUSTER) / CLUSTER); }
-
-// y f32 [.][y_stride]; h: the activations of the next GEMM, depth h_depth (EPILOGUE_SWIGLU). parts, counts: scratch for slices, counts zero
-// before and after. Of the first `n` rows of W and the first `rows` of x something is written. slice: chunks of a cluster; window:
-// the most chunks that a CTA has something of. stages: of a warp's ring. slots: groups whose partial sums can be on the way to a CTA.
-// With NORM x is f32 [.][norm_width] and its RMS norm with factors `scale` is what is multiplied; NORM ALL_WARPS >= rows records.
-// followed: by a grid that reads x and runs beside this one. Grid: clusters; ALL_WARPS warps.
-LUCE_KERNEL_CLUSTER(gemm_decode, ALL_WARPS * WARP, CTAS, CLUSTER)
-(const u8* x, const u8* RESTRICT w, f32* y, u16* h, f32* parts, u32* counts, i32 rows, i32 n, i32 y_stride, i32 h_depth, i32 row_blocks,
- i32 records, i32 slice, i32 window, i32 stages, i32 slots, const f32* scale, f32 eps, i32 norm_width, i32 followed) {
-  const i32 lane = ::lane(), warp = ::warp(), depth = records * RECORD_DEPTH, all_chunks = ceil_div(records, 4), rank = cluster_rank();
-  i32 cluster = block_x() / CLUSTER, clusters = grid_x() / CLUSTER, from_chunk = 0, chunks = all_chunks;
-  if (slice < all_chunks) {  // clusters in proportion to the chunks of a slice
-    const i32 nth = cluster, all = clusters;
+// y f32 [.][y_stride]; h: the activations of the next GEMM, depth h_depth (EPILOGUE_SWIGLU). parts, counts: scratch for shared row-blocks,
+// counts zero before and after. Of the first `n` rows of W and the first `rows` of x something is written. slice: chunks of
+// a slice; aligned: CTAs take whole row-blocks. stages: pieces of a warp's ring. slots: row-blocks of a CTA whose partial sums
+// can be under way. With NORM x is f32 [.][norm_width] and its RMS norm with factors `scale` is what is multiplied; the CTA has
+// all of K then, and NORM WARPS >= rows records. followed: by a grid that reads x and runs beside this one.
+LUCE_KERNEL_RESIDENT(gemm_decode, WARPS * WARP, CTAS)
+(const u8* x, const u8* RESTRICT w, f32* y, u16* h, f32* parts, u32* counts, i32 rows, i32 n, i32 y_stride, i32 h_depth,
+ i32 row_blocks, i32 records, i32 slice, i32 aligned, i32 stages, i32 slots, const f32* scale, f32 eps,
+ i32 norm_width, i32 followed) {
+  const i32 lane = ::lane(), warp = ::warp(), depth = records * RECORD_DEPTH, chunks = ceil_div(records, 4);
+  const bool sliced = slice < chunks;
+  i32 cta = block_x(), ctas = grid_x(), first_chunk = 0, width = chunks;
+  if (sliced) {  // CTAs in proportion to the chunks of a slice
     NO_UNROLL
     for (i32 at = 0;; at += slice) {
-      i32 end = min_(all_chunks, at + slice), low = (i32)((u32)(all * at) / (u32)all_chunks), high = (i32)((u32)(all * end) / (u32)all_chunks);
-      if (nth < high) {
-        from_chunk = at, chunks = end - at, cluster = nth - low, clusters = high - low;
+      i32 end = min_(chunks, at + slice);
+      i32 low = (i32)((u32)grid_x() * (u32)at / (u32)chunks), high = (i32)((u32)grid_x() * (u32)end / (u32)chunks);
+      if (block_x() < high) {
+        first_chunk = at, width = end - at, cta = block_x() - low, ctas = high - low;
         break;
       }
     }
   }
-  const i32 all_groups = ceil_div(row_blocks, BLOCKS);
-  const i32 first_group = (i32)((u32)(all_groups * cluster) / (u32)clusters);
-  const i32 groups = (i32)((u32)(all_groups * (cluster + 1)) / (u32)clusters) - first_group;
-  // Units of this CTA: CLUSTER groups, a period, have `chunks` of them.
-  const i32 first_chunk = split_at(rank, 0, chunks), width = split_at(rank + 1, CLUSTER - 1, chunks) - first_chunk;
-  i32 count = groups / CLUSTER * chunks;
-  NO_UNROLL
-  for (i32 i = 0; i < groups % CLUSTER; i++) count += split_at(rank + 1, i, chunks) - split_at(rank, i, chunks);
-  const u32 divisor = chunks == 1 ? 0 : 0xffffffffu / (u32)chunks + 1;
-  auto unit_at = [&](i32 i, i32& nth, i32& chunk) {
-    nth = chunks == 1 ? i : (i32)mul_high((u32)i, divisor);
-    i32 rest = i - nth * chunks;
-    nth *= CLUSTER;
-    chunk = rest;
-#if CLUSTER > 1
-    UNROLL
-    for (i32 phase = 0; phase < CLUSTER; phase++) {
-      i32 from = split_at(rank, phase, chunks), size = split_at(rank + 1, phase, chunks) - from;
-      chunk = from + rest;
-      if (rest < size) break;
-      rest -= size;
-      nth++;
-    }
-#endif
+  // The CTA's units, begin .. end - 1; of those the last ones, of a row-block that the next CTA shares, come first.
+  const i32 units = row_blocks * width;
+  const u32 shares = aligned ? (u32)row_blocks : (u32)units, share = aligned ? (u32)width : 1;
+  const i32 begin = (i32)(shares * (u32)cta / (u32)ctas * share), end = (i32)(shares * (u32)(cta + 1) / (u32)ctas * share);
+  const i32 first_whole = ceil_div(begin, width), last_block = end / width;
+  const i32 tail = last_block >= first_whole ? end - last_block * width : 0, count = end - begin;
+  const u32 divisor = width == 1 ? 0 : 0xffffffffu / (u32)width + 1;
+  auto unit_at = [&](i32 i, i32& block, i32& chunk) {
+    i32 u = i < tail ? end - tail + i : begin + i - tail;
+    block = width == 1 ? u : (i32)mul_high((u32)u, divisor);
+    chunk = u - block * width;
   };
-  auto records_of = [&](i32 chunk) { return min_(4, records - (from_chunk + chunk) * 4); };
+  auto records_of = [&](i32 chunk) { return min_(4, records - (first_chunk + chunk) * 4); };
 
-  // shared memory, the same in every CTA of a cluster: rings, activations, sums, partial sums, barriers, counts
+  // shared memory: rings, activations, sums, partial sums, counters, barriers
   u8* memory = shared_memory();
-  u8* ring = memory + warp * (stages * STAGE_BYTES);
-  u8* xs = memory + WARPS * stages * STAGE_BYTES;
-  const i32 resident = min_(window * CHUNK_DEPTH, depth) * ROWS * 2;
+  u8* ring = memory + warp * (stages * PIECE_BYTES);
+  u8* xs = memory + WARPS * stages * PIECE_BYTES;
+  const i32 resident = min_(slice * CHUNK_DEPTH, depth) * ROWS * 2;
   u8* sums = xs + resident;
   f32* partials = (f32*)(sums + (MINIMA ? resident / 16 : 0));
-  u64* x_bars = (u64*)(partials + slots * slice * GROUP_PARTIAL);  // of chunks of activations
-  u64* bars = x_bars + window + warp * stages;
-  u64* arrivals = x_bars + window + WARPS * stages;  // of partial sums at a slot
-  u32* merged = (u32*)(arrivals + slots);      // groups of [home][slot] that are added up
-  shared_ends(merged + CLUSTER * slots);
+  u64* x_bar = (u64*)(partials + (sliced ? 0 : max_(slots * chunks, WARPS)) * PARTIAL);
+  u64* bars = x_bar + 1 + warp * stages;
+  u32* counters = (u32*)(x_bar + 1 + WARPS * stages);  // partial sums of a place that are there
+  u32* merged = counters + slots;                      // row-blocks of a place that are added up
+  shared_ends(merged + slots);
 
   // The ring: which unit, and how much of it, is loaded next.
   i32 load_unit = warp, load_left = 0;
-  [[maybe_unused]] i64 load_gap = 0;  // to the second row-block; an odd last one is its own second
   const u8* load_at = nullptr;
   auto next_load = [&] {
     if (load_unit < count) {
-      i32 nth, chunk;
-      unit_at(load_unit, nth, chunk);
-      const i32 block = (first_group + nth) * BLOCKS;
-      load_at = w + ((i64)block * records + (from_chunk + chunk) * 4) * RECORD_BYTES;
+      i32 block, chunk;
+      unit_at(load_unit, block, chunk);
+      load_at = w + ((i64)block * records + (first_chunk + chunk) * 4) * RECORD_BYTES;
       load_left = records_of(chunk) * PIECES;
-#if BLOCKS > 1
-      load_gap = block + 1 < row_blocks ? (i64)records * RECORD_BYTES : 0;
-#endif
     }
     load_unit += WARPS;
   };
   auto load = [&](i32 stage) {  // lane 0
     if (load_left == 0) return;
-    bar_expect(bars + stage, STAGE_BYTES);
-    UNROLL
-    for (int b = 0; b < BLOCKS; b++) bulk_load(ring + stage * STAGE_BYTES + b * PIECE_BYTES, load_at + b * load_gap, PIECE_BYTES, bars + stage);
+    bar_expect(bars + stage, PIECE_BYTES);
+    bulk_load(ring + stage * PIECE_BYTES, load_at, PIECE_BYTES, bars + stage);
     load_at += PIECE_BYTES;
     if (--load_left == 0) next_load();
   };
-  if (warp < WARPS && lane == 0) {
+  if (lane == 0) {
     next_load();
     NO_UNROLL
     for (i32 i = 0; i < stages; i++) bar_init(bars + i, 1);
@@ -167,209 +138,161 @@ LUCE_KERNEL_CLUSTER(gemm_decode, ALL_WARPS * WARP, CTAS, CLUSTER)
     NO_UNROLL
     for (i32 i = 0; i < stages; i++) load(i);
   }
-  if (warp == WARPS && lane == 0) {
+  if (thread() == 0) {
+    bar_init(x_bar, 1);
     NO_UNROLL
-    for (i32 i = 0; i < window; i++) bar_init(x_bars + i, 1);
-    NO_UNROLL
-    for (i32 i = 0; i < slots; i++) {
-      bar_init(arrivals + i, 1);
-      bar_expect(arrivals + i, (u32)(chunks * GROUP_PARTIAL * 4));
-    }
-    NO_UNROLL
-    for (i32 i = 0; i < CLUSTER * slots; i++) merged[i] = 0;
+    for (i32 i = 0; i < slots; i++) counters[i] = merged[i] = 0;
     bar_init_fence();
   }
   if (!followed) pdl_launch();
 #if NORM
-  norm_activations((const f32*)x, scale, eps, norm_width, rows, records, (from_chunk + first_chunk) * 4, width * 4, resident / (2 * ROWS),
-                   xs, partials);
-  if (followed) pdl_launch();
-  cluster_arrive();  // `partials` are nobody's room any more
+  norm_activations((const f32*)x, scale, eps, norm_width, rows, records, 0, records, depth, xs, partials);
 #else
-  sync_warp();
-  cluster_arrive();
   pdl_wait();
-  if (warp == WARPS && lane == 0) {
+  sync_block();
+  if (thread() == 0) {
+    const i32 bytes = min_(width * CHUNK_DEPTH, depth - first_chunk * CHUNK_DEPTH) * ROWS * 2;
+    const u8* from = x + (i64)first_chunk * CHUNK_DEPTH * ROWS * 2;
+    const bool with_sums = MINIMA && !OWN_SUMS;
+    bar_expect(x_bar, (u32)(with_sums ? bytes + bytes / 16 : bytes));
     NO_UNROLL
-    for (i32 i = 0; i < width; i++) {
-      const i32 k = (from_chunk + first_chunk + i) * CHUNK_DEPTH, values = min_(CHUNK_DEPTH, depth - k) * ROWS, bytes = values * 2;
-      const bool with_sums = MINIMA && !OWN_SUMS;
-      bar_expect(x_bars + i, (u32)(with_sums ? bytes + bytes / 16 : bytes));
-      bulk_load(xs + i * (CHUNK_DEPTH * ROWS * 2), x + (i64)k * ROWS * 2, (u32)bytes, x_bars + i);
-      if (with_sums) bulk_load(sums + i * (CHUNK_DEPTH * ROWS / 8), x + (i64)depth * ROWS * 2 + (i64)k * ROWS / 8, (u32)bytes / 16, x_bars + i);
-    }
+    for (i32 at = 0; at < bytes; at += 16384) bulk_load(xs + at, from + at, (u32)min_(16384, bytes - at), x_bar);
+    if (with_sums) bulk_load(sums, x + (i64)depth * ROWS * 2 + (i64)first_chunk * (CHUNK_DEPTH * ROWS / 8), (u32)bytes / 16, x_bar);
   }
-  if (followed) pdl_launch();
-  sync_warp();
+  bar_wait(x_bar, 0);
 #endif
-  cluster_wait();
+  if (followed) pdl_launch();
 #if MINIMA && OWN_SUMS
-  NO_UNROLL
-  for (i32 i = 0; i < width; i++) bar_wait(x_bars + i, 0);
-  make_sums(xs, (u16*)sums, min_(width * 4, records - (from_chunk + first_chunk) * 4));
+  make_sums(xs, (u16*)sums, min_(width * 4, records - first_chunk * 4));
   sync_block();
 #endif
 
-  if (warp < WARPS) {
-    const u8* my_x = xs + lane_activations(lane) - first_chunk * (CHUNK_DEPTH * ROWS * 2);
-    const u8* my_sums = sums + lane_sums(lane) - first_chunk * (CHUNK_DEPTH * ROWS / 8);
-    i32 stage = 0;
-    u32 phase = 0;
-#if TILES <= 2
-    u32x4 values[2][TILES] = {};
+  const u8* my_x = xs + lane_activations(lane);
+  const u8* my_sums = sums + lane_sums(lane);
+  i32 stage = 0;
+  u32 phase = 0;
+  for (i32 i = warp; i < count; i += WARPS) {
+    i32 block, chunk;
+    unit_at(i, block, chunk);
+    const i32 pieces = records_of(chunk) * PIECES;
+    const u8* at_x = my_x + chunk * (CHUNK_DEPTH * ROWS * 2);
+    const u8* at_sums = my_sums + chunk * (CHUNK_DEPTH * ROWS / 8);
+    Tile p;
+    clear(p);
+    NO_UNROLL
+    for (i32 piece = 0; piece < pieces; piece++) {
+      const u8* record = ring + stage * PIECE_BYTES;
+      bar_wait(bars + stage, phase);
+      Scales scales;
+      load_scales(record, lane, scales);
+#if SCALED
+      Tile c;
+      clear(c);
+#else
+      Tile& c = p;
 #endif
-    for (i32 i = warp; i < count; i += WARPS) {
-      i32 nth, chunk;
-      unit_at(i, nth, chunk);
-      const i32 pieces = records_of(chunk) * PIECES;
-#if !NORM
-      bar_wait(x_bars + chunk - first_chunk, 0);
-#endif
-      const u8* at_x = my_x + chunk * (CHUNK_DEPTH * ROWS * 2);
-      const u8* at_sums = my_sums + chunk * (CHUNK_DEPTH * ROWS / 8);
-      Tile p[BLOCKS];
       UNROLL
-      for (int b = 0; b < BLOCKS; b++) clear(p[b]);
-      NO_UNROLL
-      for (i32 piece = 0; piece < pieces; piece++) {
-        const u8* record = ring + stage * STAGE_BYTES;
-        bar_wait(bars + stage, phase);
-        Scales scales[BLOCKS];
-        UNROLL
-        for (int b = 0; b < BLOCKS; b++) load_scales(record + b * PIECE_BYTES, lane, scales[b]);
+      for (int quarter = 0; quarter < QUARTERS; quarter++) {
+        u32 a[4][4];
+        load_weights(record, scales, lane, quarter, a);
+        multiply(c, a, at_x + quarter * (64 * ROWS * 2));
+      }
 #if SCALED
-        Tile c[BLOCKS];
-        UNROLL
-        for (int b = 0; b < BLOCKS; b++) clear(c[b]);
-#else
-        Tile (&c)[BLOCKS] = p;
-#endif
-        UNROLL
-        for (int quarter = 0; quarter < QUARTERS; quarter++) {
-#if TILES <= 2
-          UNROLL
-          for (int pair = 0; pair < 2; pair++) load_activations(values[pair], at_x + (2 * quarter + pair) * (ROWS * ROW_BYTES));
-          UNROLL
-          for (int b = 0; b < BLOCKS; b++) {
-            u32 a[4][4];
-            load_weights(record + b * PIECE_BYTES, scales[b], lane, quarter, a);
-            UNROLL
-            for (int pair = 0; pair < 2; pair++) multiply_pair(c[b], a, pair, values[pair]);
-          }
-#else
-          UNROLL
-          for (int b = 0; b < BLOCKS; b++) {
-            u32 a[4][4];
-            load_weights(record + b * PIECE_BYTES, scales[b], lane, quarter, a);
-            multiply(c[b], a, at_x + quarter * (64 * ROWS * 2));
-          }
-#endif
-        }
-#if SCALED
-        u32x2 sum[TILES] = {};
+      u32x2 b[TILES] = {};
 #if MINIMA
-        UNROLL
-        for (int t = 0; t < TILES; t++) sum[t] = words2_at(at_sums + t * 8 * SUM_BYTES);
-#endif
-        UNROLL
-        for (int b = 0; b < BLOCKS; b++) add_record(p[b], c[b], record + b * PIECE_BYTES, sum, lane);
-        at_sums += ROWS * SUM_BYTES;
-#endif
-        at_x += QUARTERS * 64 * ROWS * 2;
-        sync_warp();
-        if (lane == 0) load(stage);
-        if (++stage == stages) stage = 0, phase ^= 1;
-      }
-      // To the group's home, once the group whose place it takes is added up.
-      const i32 home = nth % CLUSTER, turn = nth / CLUSTER, slot = turn % slots;
-      await_cluster(merged + home * slots + slot, (u32)(turn / slots));
-      ClusterStores stores;
-      stores.open(arrivals + slot, home);
       UNROLL
-      for (int b = 0; b < BLOCKS; b++) put_partial(stores, partials + (slot * slice + chunk) * GROUP_PARTIAL + b * PARTIAL, p[b], lane);
+      for (int i = 0; i < TILES; i++) b[i] = words2_at(at_sums + i * 8 * SUM_BYTES);
+#endif
+      add_record(p, c, record, b, lane);
+      at_sums += ROWS * SUM_BYTES;
+#endif
+      at_x += QUARTERS * 64 * ROWS * 2;
+      sync_warp();
+      if (lane == 0) load(stage);
+      if (++stage == stages) stage = 0, phase ^= 1;
     }
-  } else {
-    for (i32 turn = warp - WARPS;; turn += MERGERS) {
-      const i32 nth = rank + turn * CLUSTER, group = first_group + nth, slot = turn % slots;
-      const u32 turns = (u32)(turn / slots);  // of this slot
-      if (nth >= groups) break;
-      await_cluster(merged + rank * slots + slot, turns);  // else the barrier may be two phases behind, and its parity the same
-      bar_wait(arrivals + slot, turns & 1);
-      f32 t[BLOCKS][MERGED];
-      UNROLL
-      for (int v = 0; v < BLOCKS * MERGED; v++) t[v / MERGED][v % MERGED] = 0.0f;
-      const f32* from = partials + slot * slice * GROUP_PARTIAL;
-      auto free_slot = [&] {  // what was loaded from it has been used
-        sync_warp();
-        if (lane == 0 && nth + slots * CLUSTER < groups) {  // else nobody waits for it
-          bar_expect(arrivals + slot, (u32)(chunks * GROUP_PARTIAL * 4));
-          publish_cluster(merged + rank * slots + slot, turns + 1);
-        }
-      };
-      auto take = [&](const f32* chunk) {
-        UNROLL
-        for (int b = 0; b < BLOCKS; b++) take_partial(t[b], chunk + b * PARTIAL, lane);
-      };
-      if (chunks < all_chunks) {  // on to device memory; the last slice of the group adds up
-        f32 *mine = parts + (i64)group * all_chunks * GROUP_PARTIAL, *to = mine + from_chunk * GROUP_PARTIAL;
-        for (i32 i = lane * 4; i < chunks * GROUP_PARTIAL; i += WARP * 4) *(f32x4*)(to + i) = *(const f32x4*)(from + i);
-        free_slot();
-        sync_warp();
-        u32 before = 0;
-        if (lane == 0) before = atomic_add_ordered(counts + group, (u32)chunks);
-        if (shfl(before, 0) + (u32)chunks != (u32)all_chunks) continue;
-        sync_warp();
-        _Pragma("unroll 8")
-        for (i32 chunk = 0; chunk < all_chunks; chunk++) take(mine + chunk * GROUP_PARTIAL);
-        if (lane == 0) counts[group] = 0;
-      } else {
-        for (i32 chunk = 0; chunk < chunks; chunk++) take(from + chunk * GROUP_PARTIAL);
+
+    // The partial sum to where those of its row-block meet; the last one adds them up.
+    const bool shared = sliced || block * width < begin || (block + 1) * width > end;
+    f32 t[MERGED];
+    UNROLL
+    for (int v = 0; v < MERGED; v++) t[v] = 0.0f;
+    if (shared) {
+      // of the row-blocks that CTAs share, each is the last of one CTA
+      const i32 place = sliced ? block : (i32)(((u32)(block * width + 1) * (u32)ctas - 1) / (u32)units);
+      f32* mine = parts + (i64)place * chunks * PARTIAL;
+      put_partial(mine + (first_chunk + chunk) * PARTIAL, p, lane);
+      fence_device();
+      sync_warp();
+      u32 before = 0;
+      if (lane == 0) before = atomic_add(counts + place, 1u);
+      if (shfl(before, 0) != (u32)chunks - 1) continue;
+      fence_device();
+      for (i32 c = 0; c < chunks; c++) take_partial(t, (const f32*)mine + c * PARTIAL, lane);
+      if (lane == 0) counts[place] = 0;
+    } else if (width > 1) {
+      // A place for its sums: that of the row-block `slots` before, once that one is added up.
+      const i32 nth = block - first_whole, slot = nth % slots;
+      f32* mine = partials + slot * width * PARTIAL;
+      await_(merged + slot, (u32)(nth / slots));
+      put_partial(mine + chunk * PARTIAL, p, lane);
+      fence_block();
+      sync_warp();
+      u32 before = 0;
+      if (lane == 0) before = atomic_add(counters + slot, 1u);
+      if (shfl(before, 0) != (u32)width - 1) continue;
+      fence_block();
+      for (i32 c = 0; c < width; c++) take_partial(t, mine + c * PARTIAL, lane);
+      sync_warp();
+      if (lane == 0) {
+        counters[slot] = 0;
+        publish_(merged + slot, (u32)(nth / slots) + 1);
       }
+    } else {
+      f32* mine = partials + warp * PARTIAL;
+      put_partial(mine, p, lane);
+      sync_warp();
+      take_partial(t, mine, lane);
+      sync_warp();
+    }
+
 #if EPILOGUE == EPILOGUE_SWIGLU
-      const Activations next = {h, ROWS, 0, h_depth};
-      UNROLL
-      for (int each = 0; each < BLOCKS * MERGED; each++) {
-        const int b = each / MERGED, v = each % MERGED;
-        i32 row, index;
-        merged_place(v, lane, row, index);
+    const Activations next = {h, ROWS, 0, h_depth};
+    UNROLL
+    for (int v = 0; v < MERGED; v++) {
+      i32 row, index;
+      merged_place(v, lane, row, index);
 #if ROWS <= 2
-        f32 up = shfl_xor(t[b][v], 8 * ROWS);
+      f32 up = shfl_xor(t[v], 8 * ROWS);
 #elif ROWS == 4
-        f32 up = t[b][v | 1];
+      f32 up = t[v | 1];
 #else
-        f32 up = t[b][v | 2];
+      f32 up = t[v | 2];
 #endif
-        i32 k = (group * BLOCKS + b) * 8 + index;
-        if (index < 8 && lane < PARTIAL && row < rows && 2 * k < n) next.at[activation_index(next, row, k)] = f32_to_bf16(mul(silu_(t[b][v]), up));
-      }
-#else
-      UNROLL
-      for (int each = 0; each < BLOCKS * MERGED; each++) {
-        const int b = each / MERGED, v = each % MERGED;
-        i32 row, index;
-        merged_place(v, lane, row, index);
-        index += (group * BLOCKS + b) * ROW_BLOCK;
-        if (lane < PARTIAL && row < rows && index < n) {
-          f32* to = y + (i64)row * y_stride + index;
-          *to = EPILOGUE == EPILOGUE_ADD ? add(*to, t[b][v]) : t[b][v];
-        }
-      }
-#endif
-      if (chunks == all_chunks) free_slot();
+      i32 k = block * 8 + index;
+      if (index < 8 && lane < PARTIAL && row < rows && 2 * k < n) next.at[activation_index(next, row, k)] = f32_to_bf16(mul(silu_(t[v]), up));
     }
-#if EPILOGUE == EPILOGUE_SWIGLU
-    if (block_x() == 0 && warp == WARPS) {  // padding of the next GEMM's K
-      const Activations next = {h, ROWS, 0, h_depth};
-      const i32 first = n / 2, pad = h_depth - first;
-      for (i32 i = lane; i < pad * rows; i += WARP) next.at[activation_index(next, i / pad, first + i % pad)] = 0;
+#else
+    UNROLL
+    for (int v = 0; v < MERGED; v++) {
+      i32 row, index;
+      merged_place(v, lane, row, index);
+      index += block * ROW_BLOCK;
+      if (lane < PARTIAL && row < rows && index < n) {
+        f32* to = y + (i64)row * y_stride + index;
+        *to = EPILOGUE == EPILOGUE_ADD ? add(*to, t[v]) : t[v];
+      }
     }
 #endif
   }
-  // Nobody leaves while others reach into its memory.
-  sync_warp();
-  if (warp < WARPS) cluster_arrive();
-  else cluster_arrive_stored();
-  cluster_wait();
+#if EPILOGUE == EPILOGUE_SWIGLU
+  if (block_x() == 0) {  // padding of the next GEMM's K
+    const Activations next = {h, ROWS, 0, h_depth};
+    const i32 first = n / 2, pad = h_depth - first;
+    NO_UNROLL
+    for (i32 i = thread(); i < pad * rows; i += block_threads()) next.at[activation_index(next, i / pad, first + i % pad)] = 0;
+  }
+#endif
 }
 #else
 LUCE_KERNEL(gemm_decode, 32)(const u8*) { trap("gemm_decode needs bulk copies; gemm_plain is for this device"); }

@@ -12,7 +12,7 @@ DEVICE void norm_activations(const f32* x, const f32* scale, f32 eps, i32 width,
   const i32 pieces = rows * records;
   const u32 divisor = 0xffffffffu / (u32)records + 1;  // one record: 0, and the product with it is wrong
   auto place = [&](i32 i, i32& row, i32& part, i32& k) {
-    const i32 piece = warp() + i * (WARPS + MERGERS);
+    const i32 piece = warp() + i * ALL_WARPS;
     row = records == 1 ? piece : (i32)mul_high((u32)piece, divisor);
     part = piece - row * records;
     k = part * 256 + 8 * lane();

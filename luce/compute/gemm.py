@@ -14,6 +14,7 @@ import numpy.typing as npt
 from luce.compute.activations import padded_depth
 from luce.compute.device import Device
 from luce.compute.device_packing import pack_into
+from luce.compute.gemm_cluster_plan import ClusterPlan
 from luce.compute.gemm_plan import (
     CHUNK_DEPTH,
     DecodePlan,
@@ -67,7 +68,7 @@ class GemmScratch:
     counts: Any
 
 
-def scratch_for(device: Device, plans: Sequence[DecodePlan | WidePlan]) -> GemmScratch:
+def scratch_for(device: Device, plans: Sequence[DecodePlan | ClusterPlan | WidePlan]) -> GemmScratch:
     """Scratch that is enough for all these launches; its counters are zero between launches."""
     parts = max((plan.parts for plan in plans), default=0)
     counts = max((plan.counts for plan in plans), default=0)
@@ -100,12 +101,12 @@ class WeightMatrix:
     def nbytes(self) -> int:
         return int(self.records.nbytes)
 
-    def plan(self, rows: int) -> DecodePlan:
+    def plan(self, rows: int) -> DecodePlan | ClusterPlan:
         """The launch for a bucket of rows."""
         return self._plan(rows)
 
     @functools.lru_cache(maxsize=16)  # noqa: B019 - matrices live as long as their model
-    def _plan(self, rows: int) -> DecodePlan:
+    def _plan(self, rows: int) -> DecodePlan | ClusterPlan:
         device = self.device
         return plan_decode(
             self.format,
@@ -131,7 +132,7 @@ class WeightMatrix:
         fits = whole and self.depth % 8 == 0 and self.depth <= 8192
         return fits and rows * self.depth <= MOST_NORMED and self._norm_pieces(rows, plan) <= MOST_PIECES
 
-    def _norm_pieces(self, rows: int, plan: DecodePlan) -> int:
+    def _norm_pieces(self, rows: int, plan: DecodePlan | ClusterPlan) -> int:
         """Pieces of 256 values that a warp normalises."""
         return -(-rows * (padded_depth(self.depth) // 256) // plan.all_warps)
 
@@ -148,7 +149,7 @@ class WeightMatrix:
         own_sums: bool = False,
         norm: RowNorm | None = None,
         followed: bool = False,
-        plan: DecodePlan | None = None,
+        plan: DecodePlan | ClusterPlan | None = None,
     ) -> None:
         """Launch the product of a bucket of rows.
 
@@ -164,29 +165,27 @@ class WeightMatrix:
             plan: another launch than :meth:`plan` (tests, measurements).
         """
         plan = self.plan(rows) if plan is None else plan
-        kernel = self.device.kernel(
-            "gemm_decode.cu",
-            "gemm_decode",
-            {
-                "FORMAT": f"FORMAT_{self.format}",
-                "ROWS": rows,
-                "WARPS": plan.warps,
-                "MERGERS": plan.mergers,
-                "CTAS": plan.resident,
-                "BLOCKS": plan.blocks,
-                "CLUSTER": plan.cluster,
-                "EPILOGUE": epilogue.value,
-                "OWN_SUMS": int(own_sums),
-                "NORM": 0 if norm is None else self._norm_pieces(rows, plan),
-            },
-        )
-        kernel(
+        defines: dict[str, int | str] = {
+            "FORMAT": f"FORMAT_{self.format}",
+            "ROWS": rows,
+            "WARPS": plan.warps,
+            "CTAS": plan.resident,
+            "EPILOGUE": epilogue.value,
+            "OWN_SUMS": int(own_sums),
+            "NORM": 0 if norm is None else self._norm_pieces(rows, plan),
+        }
+        if isinstance(plan, ClusterPlan):
+            defines |= {"MERGERS": plan.mergers, "BLOCKS": plan.blocks, "CLUSTER": plan.cluster}
+            name, kind = "gemm_cluster", plan.window
+        else:
+            name, kind = "gemm_decode", int(plan.aligned)
+        self.device.kernel(f"{name}.cu", name, defines)(
             (plan.grid, 1, 1),
             plan.all_warps * 32,
             [
                 *self._arguments(x, to, epilogue, scratch, rows if valid is None else valid, stride),
                 np.int32(plan.slice_chunks),
-                np.int32(plan.window),
+                np.int32(kind),
                 np.int32(plan.stages),
                 np.int32(plan.slots),
                 None if norm is None else norm.scale,

@@ -7,26 +7,24 @@ import itertools
 import attrs
 
 from luce.compute.activations import padded_depth
+from luce.compute.gemm_cluster_plan import CHUNK_DEPTH, ClusterPlan, partial_floats, plan_cluster
 from luce.compute.packing import RECORD_BYTES, RECORD_DEPTH, ROW_BLOCK
 
 __all__ = ["CHUNK_DEPTH", "DecodePlan", "WidePlan", "partial_floats", "plan_decode", "plan_wide"]
 
-CHUNK_DEPTH = 1024
-"""K of a unit of work and of a partial sum (kernels/records.h)."""
 _WITH_MINIMA = ("Q4_K", "Q5_K")
-_SCALED = ("Q4_K", "Q5_K", "Q6_K", "IQ4_XS")
 _RESERVED = 1024
 """Shared memory that the system takes for itself from every CTA."""
 _RING_BYTES = 64 * 1024
 """Weights under way that keep the memory of a multiprocessor busy."""
-_SMALL, _LARGE = 24 << 20, 80 << 20
-"""Bytes of matrices: from where on a multiprocessor has one CTA, for more rows than four and for fewer."""
-_FEW_BLOCKS = 512
-"""Row-blocks with which single CTAs would have unequal numbers of them."""
-_FEW_UNITS = 1024
-"""Chunks of row-blocks with which warps would have none if they took two at a time."""
-_MOST_UNITS = 8
-"""Of a CTA that has a warp for each; half as many with more than four rows, whose activations take the room."""
+_MOST_WARPS = {32: 16, 64: 12}
+"""Of a CTA, so that the sums of so many rows stay in registers."""
+_MOST_UNITS = 20
+"""Of a CTA that has a warp for each."""
+_MANY_UNITS = 1024
+"""Chunks of row-blocks with which the warps of clusters have enough to do."""
+_TINY, _SMALL = 8 << 20, 24 << 20
+"""Bytes of matrices of which two CTAs stand on a multiprocessor."""
 
 
 @attrs.frozen
@@ -34,196 +32,156 @@ class DecodePlan:
     """A launch of kernels/gemm_decode.cu."""
 
     warps: int
-    """Of a CTA, that multiply."""
     stages: int
-    """Of a warp's ring: pieces of a record (BF16: a half with one row-block, a quarter with two) of each row-block."""
+    """Pieces (a record; half of one for BF16) of a warp's ring."""
     slots: int
-    """Groups whose partial sums can be on the way to a CTA."""
+    """Row-blocks of a CTA whose partial sums can be under way."""
     resident: int
     """CTAs that should fit on a multiprocessor."""
-    blocks: int
-    """Row-blocks of a group, which a warp multiplies together: 1 or 2."""
-    cluster: int
-    """CTAs that share K."""
     grid: int
     slice_chunks: int
-    """Chunks of 1,024 K that a cluster multiplies; with fewer than all of them partial sums meet in scratch."""
-    window: int
-    """Chunks whose activations a CTA keeps in shared memory, at most."""
+    """Chunks of 1,024 K whose activations a CTA keeps in shared memory."""
+    aligned: bool
+    """CTAs take whole row-blocks."""
     shared: int
     """Bytes of shared memory."""
     parts: int
-    """Floats of scratch for slices."""
+    """Floats of scratch for row-blocks that CTAs share."""
     counts: int
-    """Counters of groups of slices."""
-
-    @property
-    def mergers(self) -> int:
-        """Warps of a CTA that add partial sums up: several where they wait for device memory."""
-        return 4 if self.counts else 1
+    """Counters of such row-blocks."""
 
     @property
     def all_warps(self) -> int:
-        return self.warps + self.mergers
-
-
-@attrs.frozen
-class Form:
-    """How a product may be launched; :func:`fit` makes a :class:`DecodePlan` of it."""
-
-    warps: int
-    stages: int
-    blocks: int = 1
-    cluster: int = 1
-    resident: int = 1
-    slice_chunks: int = 0
-    """0: all."""
-
-
-def partial_floats(rows: int) -> int:
-    """Floats of a partial sum of a row-block."""
-    return ROW_BLOCK * rows
+        return self.warps
 
 
 def piece_bytes(name: str) -> int:
     return RECORD_BYTES[name] // (2 if name == "BF16" else 1)
 
 
-def stage_bytes(name: str, blocks: int) -> int:
-    return RECORD_BYTES[name] // 2 if name == "BF16" else RECORD_BYTES[name] * blocks
-
-
-def window_chunks(chunks: int, slice_chunks: int, cluster: int) -> int:
-    """The most chunks of which a CTA of a cluster has something."""
-    sizes = {min(slice_chunks, chunks), chunks % slice_chunks or slice_chunks}
-    return max(
-        -(-(rank + 1) * size // cluster) - rank * size // cluster for size in sizes for rank in range(cluster)
-    )
-
-
 def shared_bytes(
-    name: str,
-    rows: int,
-    depth: int,
-    warps: int,
-    stages: int,
-    slots: int,
-    blocks: int,
-    cluster: int,
-    slice_chunks: int,
+    name: str, rows: int, depth: int, warps: int, stages: int, slots: int, slice_chunks: int
 ) -> int:
     """Shared memory that the kernel lays out for itself."""
     deep = padded_depth(depth)
-    window = window_chunks(-(-deep // CHUNK_DEPTH), slice_chunks, cluster)
-    values = min(window * CHUNK_DEPTH, deep) * rows * 2
+    chunks = -(-deep // CHUNK_DEPTH)
+    values = min(slice_chunks * CHUNK_DEPTH, deep) * rows * 2
     sums = values // 16 if name in _WITH_MINIMA else 0
+    held = 0 if slice_chunks < chunks else max(slots * chunks, warps)
+    bars = 1 + warps * stages
     return (
-        warps * stages * stage_bytes(name, blocks)
+        warps * stages * piece_bytes(name)
         + values
         + sums
-        + slots * slice_chunks * partial_floats(rows) * blocks * 4
-        + (window + warps * stages + slots) * 8
-        + cluster * slots * 4
+        + held * partial_floats(rows) * 4
+        + bars * 8
+        + slots * 8
     )
-
-
-def launch(name: str, out: int, depth: int, rows: int, form: Form, slots: int, grid: int) -> DecodePlan:
-    """The launch in this form, whatever shared memory there is."""
-    chunks = -(-depth // CHUNK_DEPTH)
-    slice_chunks = min(form.slice_chunks or chunks, chunks)
-    groups = -(-out // (ROW_BLOCK * form.blocks)) if slice_chunks < chunks else 0
-    sizes = form.warps, form.stages, slots, form.blocks, form.cluster, slice_chunks
-    return DecodePlan(
-        form.warps,
-        form.stages,
-        slots,
-        form.resident,
-        form.blocks,
-        form.cluster,
-        grid,
-        slice_chunks,
-        window_chunks(chunks, slice_chunks, form.cluster),
-        shared_bytes(name, rows, depth, *sizes),
-        groups * chunks * partial_floats(rows) * form.blocks,
-        groups,
-    )
-
-
-def fit(
-    name: str, out: int, depth: int, rows: int, multiprocessors: int, shared_limit: int, form: Form
-) -> DecodePlan | None:
-    """The launch in this form with as many slots as its warps can fill, or down to half of them; None if none fits."""
-    chunks = -(-depth // CHUNK_DEPTH)
-    slice_chunks = min(form.slice_chunks or chunks, chunks)
-    limit = (shared_limit + _RESERVED) // form.resident - _RESERVED
-    enough = -(-(form.warps * form.cluster // slice_chunks + 2) // form.cluster) + 1
-    clusters = max(multiprocessors // form.cluster, -(-chunks // slice_chunks))
-    for slots in range(enough, max(1, enough // 2 - 1), -1):
-        plan = launch(name, out, depth, rows, form, slots, clusters * form.cluster)
-        if plan.shared <= limit:
-            return plan
-    return None
 
 
 def plan_decode(
-    name: str, out: int, depth: int, rows: int, multiprocessors: int, shared_limit: int, clusters: bool
-) -> DecodePlan:
+    name: str,
+    out: int,
+    depth: int,
+    rows: int,
+    multiprocessors: int,
+    shared_limit: int,
+    clusters: bool = False,
+) -> DecodePlan | ClusterPlan:
     """The launch for a matrix [out, depth] in records of format ``name`` and a bucket of ``rows`` rows.
 
     Args:
-        clusters: CTAs of this device can form clusters.
+        clusters: CTAs of this device can form clusters. That is quicker where activations are many and the matrix is
+            large; with fewer rows it is quicker alone and slower between the other kernels of a step.
+
+    What was quickest on an H200: as many warps as fit with two stages each, one CTA on a multiprocessor (deeper rings
+    delay the activations); for small matrices two CTAs, so that the next product's weights come in meanwhile; slices of
+    three chunks where the activations do not fit.
     """
-    few = _few_units(name, out, depth, rows, multiprocessors)
-    for form in [*few, *_forms(name, out, depth, rows)]:
-        if form.cluster == 1 or clusters:
-            plan = fit(name, out, depth, rows, multiprocessors, shared_limit, form)
-            if plan is not None:
-                return plan
-    raise AssertionError("a warp with a slice of one chunk of the rows fits")
-
-
-def _few_units(name: str, out: int, depth: int, rows: int, multiprocessors: int) -> list[Form]:
-    """Where a CTA has few units: a warp for each, and nearly all of it under way before the activations are there.
-    Two CTAs on a multiprocessor, so that the next product's weights come in meanwhile."""
-    blocks, chunks = -(-out // ROW_BLOCK), -(-depth // CHUNK_DEPTH)
-    units = -(-blocks // multiprocessors) * chunks
-    if rows > 16 or units > (_MOST_UNITS if rows <= 4 else _MOST_UNITS // 2):
-        return []
-    pieces = CHUNK_DEPTH // RECORD_DEPTH * (2 if name == "BF16" else 1)
-    least = {2: 3, 1: -(-pieces * 3 // 4)}
-    return [
-        Form(max(units, 2), stages, resident=resident)
-        for resident in (2, 1)
-        for stages in range(pieces, least[resident] - 1, -1)
-    ]
-
-
-def _forms(name: str, out: int, depth: int, rows: int) -> list[Form]:
-    """The best one first, by what was measured on an H200; the last ones for little shared memory."""
     blocks, chunks = -(-out // ROW_BLOCK), -(-depth // CHUNK_DEPTH)
     nbytes = blocks * (padded_depth(depth) // RECORD_DEPTH) * RECORD_BYTES[name]
-    few = [Form(15, 2, cluster=2)] if blocks * chunks < _FEW_UNITS else []
-    six = [Form(12, 2, cluster=2, slice_chunks=6), Form(8, 1, 2, 2, slice_chunks=6)]
-    last = [Form(warps, stages, cluster=2) for stages in (2, 1) for warps in (15, 11, 7)]
-    slices = [Form(8, stages, cluster=2, slice_chunks=size) for size in (6, 4, 2) for stages in (2, 1)]
-    slices += [Form(warps, 2, slice_chunks=size) for warps in (11, 7, 3, 1) for size in (0, 3, 2, 1)]
-    last += slices
-    # Two CTAs on a multiprocessor: the next product's weights come in meanwhile.
-    pairs = [Form(warps, 2, cluster=2, resident=2) for warps in (15, 11)]
-    if rows <= 4:
-        if nbytes < _SMALL or chunks > 8 or blocks < _FEW_BLOCKS:
-            return [*pairs, Form(23, 2, cluster=2), Form(15, 2, 2, 2), *last]
-        middle = [Form(15, 2, resident=2), pairs[0]] if nbytes < _LARGE else []
-        return [*middle, Form(23, 2), Form(15, 2), *last]
-    if rows <= 8:
-        pair = pairs[1:] if nbytes < _SMALL else []
-        deep = six if name in _SCALED else []
-        return [*pair, *few, Form(11, 2, 2, 2), Form(15, 1, 2, 2), Form(23, 1, cluster=2), *deep, *last]
-    if rows <= 16:
-        whole = [Form(11, 2, 2, 2), Form(15, 2, cluster=2), Form(12, 2, cluster=2), Form(11, 1, 2, 2)]
-        deep = [Form(8, 2, 2, 2, slice_chunks=6)] if name == "BF16" else six
-        return [*few, *whole, *deep, *last]
-    return slices
+    if clusters and rows in (8, 16) and nbytes >= _TINY and blocks * chunks >= _MANY_UNITS:
+        found = plan_cluster(name, out, depth, rows, multiprocessors, shared_limit)
+        if found is not None:
+            return found
+    half = (shared_limit + _RESERVED) // 2 - _RESERVED
+    tries = (
+        [(2, 12, 3, half, chunks)]
+        if nbytes < _TINY
+        else [(2, 16, 2, half, chunks)]
+        if nbytes < _SMALL
+        else []
+    )
+    tries += [(1, warps, 2, shared_limit, chunks) for warps in (24, 16)]
+    tries += [(1, warps, 2, shared_limit, 3) for warps in (24, 16) if chunks > 3]
+    for warps in (24, 16, 12, 8, 4, 2):
+        tries += [(1, warps, 2, shared_limit, size) for size in (chunks, 2, 1) if size <= chunks]
+    few = _few_units(name, blocks, depth, rows, multiprocessors, shared_limit)
+    if few is not None:
+        return few
+    for resident, warps, most, limit, slice_chunks in tries:
+        if warps > _MOST_WARPS.get(rows, 24):
+            continue
+        slots = -(-warps // chunks) + 2
+        room = limit - shared_bytes(name, rows, depth, warps, 0, slots, slice_chunks)
+        stages = min(most, room // (warps * (piece_bytes(name) + 8)))
+        if stages >= 2:
+            return _launch(
+                name, blocks, depth, rows, multiprocessors, warps, stages, slots, resident, slice_chunks
+            )
+    raise AssertionError("a slice of one chunk of 64 rows fits everywhere")
+
+
+def _few_units(
+    name: str, blocks: int, depth: int, rows: int, multiprocessors: int, shared_limit: int
+) -> DecodePlan | None:
+    """Where a CTA has few units, a warp for each, and as much of it in the ring as fits: nearly all of it is under way
+    before the activations are there. CTAs take whole row-blocks, and leave room for the next grid's."""
+    chunks, whole = -(-depth // CHUNK_DEPTH), -(-blocks // multiprocessors)
+    warps = max(2, whole * chunks)
+    if rows > 16 or warps > _MOST_UNITS:
+        return None
+    slots, pieces = -(-warps // chunks) + 2, CHUNK_DEPTH // RECORD_DEPTH * (2 if name == "BF16" else 1)
+    half = (shared_limit + _RESERVED) // 2 - _RESERVED
+    for resident, limit in ((2, half), (1, shared_limit)):
+        room = limit - shared_bytes(name, rows, depth, warps, 0, slots, chunks)
+        stages = min(pieces, room // (warps * (piece_bytes(name) + 8)))
+        if stages >= 3:
+            made = _launch(name, blocks, depth, rows, multiprocessors, warps, stages, slots, resident, chunks)
+            return attrs.evolve(made, grid=-(-blocks // whole), aligned=True, parts=0, counts=0)
+    return None
+
+
+def _launch(
+    name: str,
+    blocks: int,
+    depth: int,
+    rows: int,
+    multiprocessors: int,
+    warps: int,
+    stages: int,
+    slots: int,
+    resident: int,
+    slice_chunks: int,
+) -> DecodePlan:
+    chunks = -(-depth // CHUNK_DEPTH)
+    sliced = slice_chunks < chunks
+    grid = max(multiprocessors, chunks) if sliced else multiprocessors
+    whole = -(-blocks // grid)
+    aligned = not sliced and (chunks == 1 or blocks >= 0.96 * whole * grid)
+    shared_blocks = blocks if sliced else 0 if aligned else grid
+    return DecodePlan(
+        warps,
+        stages,
+        slots,
+        resident,
+        grid,
+        slice_chunks,
+        aligned,
+        shared_bytes(name, rows, depth, warps, stages, slots, slice_chunks),
+        shared_blocks * chunks * partial_floats(rows),
+        shared_blocks,
+    )
 
 
 @attrs.frozen

@@ -11,7 +11,8 @@ from luce.compute import activations
 from luce.compute.bf16 import widen_bf16
 from luce.compute.device import Device
 from luce.compute.gemm import Epilogue, RowNorm, WeightMatrix, scratch_for
-from luce.compute.gemm_plan import DecodePlan, Form, launch, plan_decode
+from luce.compute.gemm_cluster_plan import ClusterPlan, Form, launch
+from luce.compute.gemm_plan import DecodePlan, plan_decode, shared_bytes
 from luce.compute.packing import interleave
 from luce.compute.weight_fields import FORMATS, read_blocks, tree_values
 from tests.kernels.test_norm import rms
@@ -38,7 +39,7 @@ def product(
     bucket: int,
     *,
     fill: int = 0x7FC0,
-    plan: DecodePlan | None = None,
+    plan: DecodePlan | ClusterPlan | None = None,
     epilogue: Epilogue = Epilogue.STORE,
     before: np.ndarray | None = None,
 ) -> np.ndarray:
@@ -94,7 +95,39 @@ def test_a_row_has_its_bits_in_every_company(device: Device, name: str) -> None:
     np.testing.assert_array_equal(last[3:], alone)
 
 
-def variants(name: str, rows: int, depth: int, bucket: int) -> list[DecodePlan]:
+def single_variants(name: str, bucket: int, blocks: int, depth: int) -> list[DecodePlan]:
+    chunks = -(-depth // 1024)
+    made = []
+    for warps, stages, grid, slots, slice_chunks, aligned in (
+        (1, 2, 1, 2, chunks, False),
+        (4, 2, 3, 3, chunks, True),
+        (5, 3, 7, 2, chunks, False),
+        (12, 2, 2, 5, chunks, False),
+        (12, 2, 1, 1, chunks, False),  # warps have to wait for a place for their sums
+        (3, 4, 40, 2, chunks, False),
+        (4, 2, 5, 1, 1, False),
+        (4, 3, 6, 2, 2, False),
+    ):
+        shared = shared_bytes(name, bucket, depth, warps, stages, slots, slice_chunks)
+        places = max(blocks, grid)
+        made.append(
+            DecodePlan(
+                warps,
+                stages,
+                slots,
+                1,
+                grid,
+                slice_chunks,
+                aligned,
+                shared,
+                places * chunks * 16 * bucket,
+                places,
+            )
+        )
+    return made
+
+
+def cluster_variants(name: str, rows: int, depth: int, bucket: int) -> list[ClusterPlan]:
     """Launches of all kinds: warps, stages, blocks, slices; slots; grid."""
     kinds = (
         (Form(1, 2), 2, 1),
@@ -124,7 +157,7 @@ def test_who_does_the_work_changes_no_bit(device: Device, name: str, bucket: int
     matrix = WeightMatrix.load(device, name, raw, depth)
     wanted = product(matrix, x, bucket)
     assert error(wanted, exact(name, raw, x)) < 1e-5
-    for plan in variants(name, rows, depth, bucket):
+    for plan in [*single_variants(name, bucket, 15, depth), *cluster_variants(name, rows, depth, bucket)]:
         np.testing.assert_array_equal(product(matrix, x, bucket, plan=plan), wanted, err_msg=str(plan))
 
 
@@ -137,8 +170,7 @@ def test_launches_fit_into_shared_memory(limit: int, most: int, clusters: bool) 
             continue
         plan = plan_decode(name, out, depth, rows, 132, limit, clusters)
         assert plan.shared <= (limit + 1024) // plan.resident - 1024
-        assert clusters or plan.cluster == 1
-        assert plan.grid % plan.cluster == 0
+        assert isinstance(plan, DecodePlan) or (clusters and plan.grid % plan.cluster == 0)
 
 
 @pytest.mark.parametrize("bucket", [1, 4, 16])
@@ -193,12 +225,12 @@ def test_sums_can_be_made_by_the_product(device: Device, name: str, bucket: int)
 def test_the_norm_can_be_made_by_the_product(
     device: Device, name: str, bucket: int, valid: int, depth: int
 ) -> None:
-    raw, x = random_rows(name, 48, depth), 3 * rows_of(bucket, depth)
+    raw, x = random_rows(name, 400, depth), 3 * rows_of(bucket, depth)
     x[valid:] = np.nan
     scale = 1 + rows_of(1, depth, seed=2)[0]
     matrix = WeightMatrix.load(device, name, raw, depth)
     scratch = scratch_for(device, [matrix.plan(bucket)])
-    apart, at_once = (device.array(np.full((bucket, 48), -7.0, np.float32)) for _ in range(2))
+    apart, at_once = (device.array(np.full((bucket, 400), -7.0, np.float32)) for _ in range(2))
     normed = device.array(rms(device, x, scale, 0))
     assert matrix.norms(bucket)
     matrix.decode(normed, apart, bucket, Epilogue.STORE, scratch, valid=valid)

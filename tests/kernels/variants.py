@@ -37,6 +37,7 @@ SHAPES = ("qwen3.5-27b", "qwen3.5-0.8b")
 RECORDS = ("Q4_K", "Q6_K", "IQ4_XS", "Q8_0", "Q4_0", "BF16", "Q5_K")
 ONLY_SM90 = (
     "gemm_decode.cu",
+    "gemm_cluster.cu",
     "gemm_wide.cu",
     "gemm_prefill.cu",
     "gemm_tower.cu",
