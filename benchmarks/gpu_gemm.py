@@ -110,17 +110,18 @@ def cublas(rows: int, out: int, depth: int) -> float | None:
 def measure(
     device: Device, name: str, out: int, depth: int, rows: int, records: list[Any], *, wide: bool = False
 ) -> float:
-    """Seconds of a product of a bucket of rows, through the kernel that the engine takes for it, or gemm_wide."""
-    tile = rows if wide else 0
+    """Seconds of a product, through the kernel for a bucket of up to 64 rows or through gemm_wide."""
+    tile = (32 if rows <= 32 else -(-rows // 64) * 64) if wide else 0
     matrices = [WeightMatrix(device, name, out, depth, one) for one in records]
     x = np.random.default_rng(0).standard_normal((rows, depth)).astype(np.float32)
     packed, y = device.array(activations.pack(x, tile)), device.empty((rows, out), np.float32)
-    plan = matrices[0].wide_plan(rows) if wide else matrices[0].plan(rows)
-    scratch = scratch_for(device, [plan])
+    plan = matrices[0].wide_plan(min(tile, 64)) if wide else matrices[0].plan(rows)
+    scratch = scratch_for(device, [plan], tiles=-(-rows // 64))
 
     def launch(matrix: WeightMatrix) -> Callable[[], None]:
-        product = matrix.wide if wide else matrix.decode
-        return lambda: product(packed, y, rows, Epilogue.STORE, scratch)
+        if wide:
+            return lambda: matrix.wide(packed, y, rows, Epilogue.STORE, scratch, tile=tile)
+        return lambda: matrix.decode(packed, y, rows, Epilogue.STORE, scratch)
 
     return seconds(device, [launch(matrix) for matrix in 2 * matrices])
 
@@ -131,7 +132,7 @@ def main() -> None:
     parser.add_argument("--formats", default=FORMATS)
     parser.add_argument("--shapes", default=SHAPES)
     parser.add_argument("--rows", default="1,4,16,64")
-    parser.add_argument("--wide", action="store_true", help="32 and 64 rows through gemm_wide.cu")
+    parser.add_argument("--wide", action="store_true", help="more than 16 rows through gemm_wide.cu")
     given = parser.parse_args()
     from luce.compute.cupy_device import open_device
 

@@ -25,7 +25,7 @@ from luce.compute.gemm_plan import (
 )
 from luce.compute.packing import ROW_BLOCK, packed_shape, stored_format
 
-__all__ = ["Epilogue", "GemmScratch", "RowNorm", "WeightMatrix", "scratch_for"]
+__all__ = ["Epilogue", "GemmScratch", "RowNorm", "WeightMatrix", "scratch_for", "scratch_sizes"]
 
 U8 = npt.NDArray[np.uint8]
 PLAIN_ROWS = 8
@@ -68,11 +68,21 @@ class GemmScratch:
     counts: Any
 
 
-def scratch_for(device: Device, plans: Sequence[DecodePlan | ClusterPlan | WidePlan]) -> GemmScratch:
-    """Scratch that is enough for all these launches; its counters are zero between launches."""
-    parts = max((plan.parts for plan in plans), default=0)
-    counts = max((plan.counts for plan in plans), default=0)
-    return GemmScratch(device.empty(max(parts, 4), np.float32), device.zeros(max(counts, 4), np.uint32))
+def scratch_for(
+    device: Device, plans: Sequence[DecodePlan | ClusterPlan | WidePlan], tiles: int = 1
+) -> GemmScratch:
+    """Scratch that is enough for all these launches, wide ones of up to ``tiles`` tiles of rows; its counters are zero
+    between launches."""
+    parts, counts = scratch_sizes(plans, tiles)
+    return GemmScratch(device.empty(parts, np.float32), device.zeros(counts, np.uint32))
+
+
+def scratch_sizes(plans: Sequence[DecodePlan | ClusterPlan | WidePlan], tiles: int = 1) -> tuple[int, int]:
+    """Floats and counters of such scratch."""
+    times = [tiles if isinstance(plan, WidePlan) else 1 for plan in plans]
+    parts = max((plan.parts * each for plan, each in zip(plans, times, strict=True)), default=0)
+    counts = max((plan.counts * each for plan, each in zip(plans, times, strict=True)), default=0)
+    return max(parts, 4), max(counts, 4)
 
 
 class WeightMatrix:
@@ -225,35 +235,59 @@ class WeightMatrix:
         epilogue: Epilogue,
         scratch: GemmScratch,
         *,
+        tile: int,
         stride: int | None = None,
-        valid: int | None = None,
-        own_sums: bool = False,
         plan: WidePlan | None = None,
     ) -> None:
-        """As :meth:`decode` for 32 or 64 rows, in the prefill layout with one tile of that height."""
-        plan = self.wide_plan(rows) if plan is None else plan
-        kernel = self.device.kernel(
-            "gemm_wide.cu",
-            "gemm_wide",
-            {
-                "FORMAT": f"FORMAT_{self.format}",
-                "TOKENS": rows,
-                "GROUPS": plan.groups,
-                "EPILOGUE": epilogue.value,
-                "OWN_SUMS": int(own_sums),
-            },
-        )
-        kernel(
-            (plan.grid, 1, 1),
-            plan.groups * 128,
+        """Launch the product of 17 rows and more, with tensor cores' warpgroup products.
+
+        Args:
+            x: activations in the prefill layout with one tile of ``tile`` rows.
+            to: f32 [>= rows, stride], or (SWIGLU) bf16 bits in the layout of ``x``, with sums of 32.
+            rows: rows that are written.
+            tile: 32, or a multiple of 64.
+            stride: floats from one row of ``to`` to the next; N when None.
+            plan: another launch than :meth:`wide_plan` (tests, measurements).
+        """
+        tokens = min(tile, 64)
+        plan = self.wide_plan(tokens) if plan is None else plan
+        swiglu = epilogue is Epilogue.SWIGLU
+        tiles = -(-rows // tokens)
+        defines: dict[str, int | str] = {
+            "FORMAT": f"FORMAT_{self.format}",
+            "TOKENS": tokens,
+            "GROUPS": plan.groups,
+            "X_STAGES": plan.x_stages,
+            "BUFFERS": plan.buffers,
+            "EPILOGUE": epilogue.value,
+        }
+        shape = [
+            scratch.counts,
+            np.int32(rows),
+            np.int32(self.rows),
+            np.int32(self.rows if stride is None else stride),
+            np.int32(padded_depth(self.rows // 2)),
+            np.int32(-(-self.rows // ROW_BLOCK)),
+            np.int32(padded_depth(self.depth) // 256),
+            np.int32(tile),
+            np.int32(plan.slices),
+        ]
+        outs = [None, to] if swiglu else [to, None]
+        self.device.kernel("gemm_wide.cu", "gemm_wide", defines)(
+            (plan.grid, tiles, 1),
+            plan.groups * 128 + 128,
             [
-                *self._arguments(x, to, epilogue, scratch, rows if valid is None else valid, stride),
-                np.int32(plan.slice_chunks),
-                np.int32(plan.stages),
+                *(x, self.records, *outs, scratch.parts, *shape),
+                *(np.int32(plan.passes), np.int32(plan.held), np.int32(plan.stages)),
             ],
             shared=plan.shared,
             early=True,
         )
+        if plan.slices > 1:
+            warps = -(-self.rows // ROW_BLOCK) * tokens // 8
+            self.device.kernel("gemm_wide.cu", "gemm_wide_sum", defines)(
+                (-(-warps // 8), tiles, 1), 256, [scratch.parts, *outs, *shape], early=True
+            )
 
     def plain(
         self,

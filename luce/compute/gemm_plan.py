@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
+import math
 
 import attrs
 
@@ -13,10 +15,9 @@ from luce.compute.packing import RECORD_BYTES, RECORD_DEPTH, ROW_BLOCK
 __all__ = ["CHUNK_DEPTH", "DecodePlan", "WidePlan", "partial_floats", "plan_decode", "plan_wide"]
 
 _WITH_MINIMA = ("Q4_K", "Q5_K")
+_SCALED = ("Q4_K", "Q5_K", "Q6_K", "IQ4_XS")
 _RESERVED = 1024
 """Shared memory that the system takes for itself from every CTA."""
-_RING_BYTES = 64 * 1024
-"""Weights under way that keep the memory of a multiprocessor busy."""
 _MOST_WARPS = {32: 16, 64: 12}
 """Of a CTA, so that the sums of so many rows stay in registers."""
 _MOST_UNITS = 20
@@ -25,6 +26,10 @@ _MANY_UNITS = 1024
 """Chunks of row-blocks with which the warps of clusters have enough to do."""
 _TINY, _SMALL = 8 << 20, 24 << 20
 """Bytes of matrices of which two CTAs stand on a multiprocessor."""
+_CHUNKS = {1: 6.0, 2: 6.1, 3: 6.4, 4: 12.0, 5: 13.0}
+_CTA_BYTES, _PASS, _MEETING, _PARTS = 30e3, 2.0, 3.0, 0.57e6
+"""Of gemm_wide on an H200: microseconds of a chunk of K by the warpgroups that multiply it; bytes of weights that a CTA
+gets in a microsecond; microseconds of a pass and of a meeting of slices; floats that meet in a microsecond."""
 
 
 @attrs.frozen
@@ -186,48 +191,122 @@ def _launch(
 
 @attrs.frozen
 class WidePlan:
-    """A launch of kernels/gemm_wide.cu; fields as those of :class:`DecodePlan`."""
+    """A launch of kernels/gemm_wide.cu."""
 
     groups: int
     """Warpgroups of a CTA."""
     stages: int
+    """Pieces of a warp's ring (a record; a quarter of one for BF16)."""
+    buffers: int
+    """Fragments of weights of a warp: 2 are made while products run."""
+    x_stages: int
+    """Stages of 128 k of activations."""
     grid: int
-    slice_chunks: int
+    slices: int
+    """Of K; with more than one their sums meet in scratch and gemm_wide_sum adds them up."""
+    passes: int
+    """Of a CTA over its slice, each with other row-blocks."""
+    held: int
+    """Row-blocks of a pass, at most."""
     shared: int
+    """Bytes of shared memory."""
     parts: int
+    """Floats of scratch for 64 rows."""
     counts: int
+    """Counters of scratch for 64 rows."""
 
 
-def wide_shared_bytes(name: str, rows: int, depth: int, groups: int, stages: int, slice_chunks: int) -> int:
+def wide_shared_bytes(name: str, rows: int, groups: int, held: int, stages: int, x_stages: int) -> int:
     """Shared memory that the kernel lays out for itself."""
-    values = min(slice_chunks * CHUNK_DEPTH, padded_depth(depth)) * rows * 2
-    sums = values // 16 if name in _WITH_MINIMA else 0
-    rings = groups * 4 * stages * (piece_bytes(name) + 8)
-    return rings + values + sums + 8 + groups * 4
+    sums = -(-x_stages // 2) * rows * 32 if name in _WITH_MINIMA else 0
+    totals = held * partial_floats(rows) * 4 if name in _SCALED or groups > 4 else 0
+    pieces = held * stages * (wide_piece_bytes(name) + 8)
+    return x_stages * (rows * 256 + 16) + sums + totals + pieces
 
 
-def plan_wide(
-    name: str, out: int, depth: int, rows: int, multiprocessors: int, shared_limit: int
-) -> WidePlan:
-    """The launch for a matrix [out, depth] and 32 or 64 rows: three warpgroups where their rings fit, and as many
-    chunks in a slice as leave deep rings."""
-    blocks, chunks = -(-out // ROW_BLOCK), -(-depth // CHUNK_DEPTH)
-    quads = -(-blocks // 4)
-    for groups, slice_chunks in itertools.product((3, 2, 1), range(chunks, 0, -1)):
-        room = shared_limit - wide_shared_bytes(name, rows, depth, groups, 0, slice_chunks)
-        stages = min(8, room // (groups * 4 * (piece_bytes(name) + 8)))
-        if stages >= 2 and (slice_chunks == 1 or groups * 4 * stages * piece_bytes(name) >= _RING_BYTES):
-            break
-    sliced = slice_chunks < chunks
+def wide_piece_bytes(name: str) -> int:
+    return RECORD_BYTES[name] // (4 if name == "BF16" else 1)
+
+
+def slice_ctas(chunks: int, slices: int, grid: int) -> list[tuple[int, int]]:
+    """Chunks and CTAs of each slice of K, as the kernel deals them out."""
+    bounds = [chunks * i // slices for i in range(slices + 1)]
+    ctas = [grid * at // chunks for at in bounds]
+    return [(bounds[i + 1] - bounds[i], ctas[i + 1] - ctas[i]) for i in range(slices)]
+
+
+def wide_plan(
+    name: str,
+    blocks: int,
+    depth: int,
+    rows: int,
+    grid: int,
+    shared_limit: int,
+    *,
+    slices: int = 1,
+    passes: int = 1,
+    x_stages: int = 4,
+    buffers: int = 0,
+) -> WidePlan | None:
+    """The launch with these, and rings as deep as fit; None where it does not fit."""
+    chunks = -(-depth // CHUNK_DEPTH)
+    shares = slice_ctas(chunks, slices, grid)
+    if any(ctas == 0 for _, ctas in shares):
+        return None
+    held = max(math.ceil(math.ceil(blocks / ctas) / passes) for _, ctas in shares)
+    groups = -(-held // 4)
+    if groups > (4 if name in _SCALED and rows > 32 else 5):  # what fits into registers
+        return None
+    room = shared_limit - wide_shared_bytes(name, rows, groups, held, 0, x_stages)
+    stages = min(8, room // (held * (wide_piece_bytes(name) + 8)))
+    if stages < 2:
+        return None
     return WidePlan(
         groups,
         stages,
-        max(multiprocessors, chunks) if sliced else min(multiprocessors, quads),
-        slice_chunks,
-        wide_shared_bytes(name, rows, depth, groups, stages, slice_chunks),
-        quads * 4 * chunks * partial_floats(rows) if sliced else 0,
-        quads if sliced else 0,
+        buffers or (1 if groups > 3 else 2),
+        x_stages,
+        grid,
+        slices,
+        passes,
+        held,
+        wide_shared_bytes(name, rows, groups, held, stages, x_stages),
+        blocks * (chunks - chunks // slices + 1) * partial_floats(rows) if slices > 1 else 0,
+        -(-blocks // 4),
     )
+
+
+def _wide_cost(name: str, plan: WidePlan, blocks: int, depth: int, rows: int) -> float:
+    """Microseconds, about."""
+    multiply = _CHUNKS[plan.groups] * (0.8 if rows == 32 else 1)
+
+    def of_slice(chunks: int, ctas: int) -> float:
+        held = math.ceil(blocks / ctas / plan.passes)
+        return chunks * max(multiply, held * 4 * RECORD_BYTES[name] / _CTA_BYTES)
+
+    shares = slice_ctas(-(-depth // CHUNK_DEPTH), plan.slices, plan.grid)
+    taken = plan.passes * (_PASS + max(of_slice(*share) for share in shares))
+    return taken + (_MEETING + plan.parts / _PARTS if plan.slices > 1 else 0)
+
+
+@functools.cache
+def plan_wide(
+    name: str, out: int, depth: int, rows: int, multiprocessors: int, shared_limit: int
+) -> WidePlan:
+    """The launch for a matrix [out, depth] and tiles of 32 or 64 rows that takes the least time by measured costs."""
+    blocks, chunks = -(-out // ROW_BLOCK), -(-depth // CHUNK_DEPTH)
+    found: list[WidePlan] = []
+    for slices in range(1, chunks + 1):
+        grid = max(multiprocessors, slices)
+        least = 1 + blocks * slices // (20 * grid)
+        for passes, x_stages in itertools.product(range(least, 2 * least + 3), (4, 3, 2)):
+            plan = wide_plan(
+                name, blocks, depth, rows, grid, shared_limit, slices=slices, passes=passes, x_stages=x_stages
+            )
+            if plan is not None:
+                found.append(plan)
+    assert found, f"no launch of {name} fits into {shared_limit} bytes of shared memory"
+    return min(found, key=lambda plan: (_wide_cost(name, plan, blocks, depth, rows), plan.stages < 3))
 
 
 assert RECORD_DEPTH * 4 == CHUNK_DEPTH

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import attrs
 import numpy as np
 import pytest
 
 from luce.compute import activations
 from luce.compute.device import Device
 from luce.compute.gemm import Epilogue, WeightMatrix, scratch_for
-from luce.compute.gemm_plan import WidePlan, plan_wide, wide_shared_bytes
+from luce.compute.gemm_plan import WidePlan, wide_plan
 from luce.compute.packing import interleave
 from luce.compute.weight_fields import FORMATS
 from tests.kernels.test_gemm_decode import error, exact, product, rows_of
@@ -19,26 +18,24 @@ from tests.kernels.weights import random_rows
 def wide(
     matrix: WeightMatrix,
     x: np.ndarray,
-    height: int,
+    tile: int,
     plan: WidePlan | None = None,
     before: np.ndarray | None = None,
 ) -> np.ndarray:
+    """[rows of x, rows of W]; x is padded to ``tile`` rows of NaN."""
     device, rows = matrix.device, len(x)
-    start = np.full((height, matrix.rows + 3), -7.0, np.float32) if before is None else before
+    start = np.full((tile, matrix.rows + 3), -7.0, np.float32) if before is None else before
     y = device.array(start)
-    if plan is None:
-        plan = plan_wide(
-            matrix.format, matrix.rows, matrix.depth, height, device.multiprocessors, device.shared_limit
-        )
-    scratch = scratch_for(device, [plan])
+    plan = plan or matrix.wide_plan(min(tile, 64))
+    scratch = scratch_for(device, [plan], -(-rows // 64))
     matrix.wide(
-        device.array(activations.pack(x, height, fill=0x7FC0)),
+        device.array(activations.pack(x, tile, fill=0x7FC0)),
         y,
-        height,
+        rows,
         Epilogue.STORE if before is None else Epilogue.ADD,
         scratch,
+        tile=tile,
         stride=start.shape[1],
-        valid=rows,
         plan=plan,
     )
     assert not device.numpy(scratch.counts).any()
@@ -59,26 +56,17 @@ def test_products_have_the_bits_of_the_gemm_for_few_rows(device: Device, name: s
         np.testing.assert_array_equal(found[:16], wanted[:rows], err_msg=f"{rows} of {height}")
 
 
-@pytest.mark.parametrize("name", ["Q4_K", "BF16"])
+@pytest.mark.parametrize("name", ["Q4_K", "BF16", "Q6_K"])
 def test_who_does_the_work_changes_no_bit(device: Device, name: str) -> None:
     rows, depth = 200, 3328
     raw, x = random_rows(name, rows, depth), rows_of(30, depth)
     matrix = WeightMatrix.load(device, name, raw, depth)
-    wanted = wide(matrix, x, 32)
-    assert error(wanted, exact(name, raw, x)) < 1e-5
-    start = plan_wide(name, rows, depth, 32, device.multiprocessors, device.shared_limit)
-    for groups, stages, grid, slice_chunks in ((1, 2, 4, 1), (2, 2, 9, 1), (2, 1, 7, 2), (1, 3, 5, 2)):
-        shared = wide_shared_bytes(name, 32, depth, groups, stages, slice_chunks)
-        plan = attrs.evolve(
-            start,
-            groups=groups,
-            stages=stages,
-            grid=grid,
-            slice_chunks=slice_chunks,
-            shared=shared,
-            parts=4 * 4 * 4 * 16 * 32,
-            counts=4,
+    wanted = product(matrix, x, 32)
+    for grid, slices, passes in ((4, 1, 1), (2, 1, 2), (9, 2, 1), (5, 3, 2), (8, 4, 3)):
+        plan = wide_plan(
+            name, 13, depth, 32, grid, device.shared_limit, slices=slices, passes=passes, x_stages=3
         )
+        assert plan is not None
         np.testing.assert_array_equal(wide(matrix, x, 32, plan), wanted, err_msg=str(plan))
 
 
@@ -90,21 +78,30 @@ def test_products_are_added(device: Device) -> None:
     np.testing.assert_array_equal(after, before[:40, :48] + wide(matrix, x, 64))
 
 
-def test_gate_and_up_become_activations_and_the_next_product_makes_their_sums(device: Device) -> None:
-    gate, up = (random_rows("Q6_K", 136, 512, seed) for seed in (1, 2))
-    first = WeightMatrix.load(device, "Q6_K", interleave(gate, up), 512)
-    raw = random_rows("Q4_K", 48, 256)
-    second = WeightMatrix.load(device, "Q4_K", raw, 256)
-    x = rows_of(32, 512)
+def test_tiles_of_64_of_a_prefill(device: Device) -> None:
+    raw, x = random_rows("Q4_K", 40, 1280), rows_of(130, 1280)
+    matrix = WeightMatrix.load(device, "Q4_K", raw, 1280)
+    found = wide(matrix, x, 192)
+    for first in (0, 64, 128):
+        np.testing.assert_array_equal(found[first : first + 64], wide(matrix, x[first : first + 64], 64))
+
+
+@pytest.mark.parametrize("slices", [1, 2])
+def test_gate_and_up_become_activations_with_sums(device: Device, slices: int) -> None:
+    gate, up = (random_rows("Q6_K", 136, 1280, seed) for seed in (1, 2))
+    matrix = WeightMatrix.load(device, "Q6_K", interleave(gate, up), 1280)
+    x = rows_of(40, 1280)
     few = device.array(np.full(activations.num_values(16, 136, 0), 0x7FC0, np.uint16))
-    many = device.array(np.full(activations.num_values(32, 136, 32), 0x7FC0, np.uint16))
-    plan = first.plan(16)
-    scratch = scratch_for(device, [plan])
-    first.decode(device.array(activations.pack(x[:16], 0)), few, 16, Epilogue.SWIGLU, scratch, plan=plan)
-    first.wide(device.array(activations.pack(x, 32)), many, 32, Epilogue.SWIGLU, scratch)
-    h, _, _ = activations.unpack(device.numpy(many), 32, 256, 32)
+    many = device.array(np.full(activations.num_values(64, 136, 64), 0x7FC0, np.uint16))
+    plan = wide_plan("Q6_K", 17, 1280, 64, 5, device.shared_limit, slices=slices, passes=2)
+    assert plan is not None
+    scratch = scratch_for(device, [plan, matrix.plan(16)])
+    matrix.decode(device.array(activations.pack(x[:16], 0)), few, 16, Epilogue.SWIGLU, scratch)
+    matrix.wide(device.array(activations.pack(x, 64)), many, 40, Epilogue.SWIGLU, scratch, tile=64, plan=plan)
+    assert not device.numpy(scratch.counts).any()
+    h, hi, lo = activations.unpack(device.numpy(many), 40, 256, 64)
     np.testing.assert_array_equal(h[:16], activations.unpack(device.numpy(few), 16, 256, 0)[0])
     assert np.isfinite(h).all() and not h[:, 136:].any()
-    y = device.empty((32, 48), np.float32)
-    second.wide(many, y, 32, Epilogue.STORE, scratch, own_sums=True)
-    np.testing.assert_array_equal(device.numpy(y), wide(second, h, 32))
+    again = activations.unpack(activations.pack(h, 64), 40, 256, 64)
+    np.testing.assert_array_equal(hi, again[1])
+    np.testing.assert_array_equal(lo, again[2])

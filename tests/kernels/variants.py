@@ -116,7 +116,7 @@ def _ask(device: RecordingDevice) -> None:
         ):
             _matrix(device, name).decode(None, None, rows, epilogue, GemmScratch(None, None))
         for name, rows, epilogue in (("Q4_K", 64, Decoded.SWIGLU), ("BF16", 32, Decoded.ADD)):
-            _matrix(device, name).wide(None, None, rows, epilogue, GemmScratch(None, None))
+            _matrix(device, name).wide(None, None, rows, epilogue, GemmScratch(None, None), tile=rows)
         for name, product, rows in (
             *(("Q4_K", Epilogue.SWIGLU, 4096), ("BF16", Epilogue.ADD, 4096), ("Q6_K", Epilogue.STORE, 65)),
             *(("Q8_0", Epilogue.SWIGLU, 100), ("IQ4_XS", Epilogue.ADD, 4096)),
