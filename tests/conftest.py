@@ -1,8 +1,31 @@
 """How all tests run: a slow machine is no fault of the code."""
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 pytest_plugins = ["tests.suite_traces"]
 
 settings.register_profile("luce", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("luce")
+
+LONG = (
+    "kernels/test_gates.py",
+    "kernels/test_sanitizers.py",
+    "sim/test_soak.py",
+    "clients/test_schemathesis.py",
+    "engines/device/test_contract.py",
+    "engines/device/test_device_engine.py",
+    "engines/device/test_mixtures.py",
+    "kernels/test_gemm_prefill.py",
+    "kernels/test_moe.py",
+    "e2e/test_exact_answers.py",
+)
+"""Modules that take over a minute: they begin first, so that no process waits for them at the end."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    def place(item: pytest.Item) -> int:
+        path = item.path.as_posix()
+        return next((at for at, name in enumerate(LONG) if path.endswith(f"tests/{name}")), len(LONG))
+
+    items.sort(key=place)
