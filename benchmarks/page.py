@@ -46,9 +46,9 @@ __all__ = ["main"]
 SLOTS = 64
 STEP = 0.0092
 """Seconds of a step on the fake device: with what the loop does for 64 slots that makes 100 a second."""
-SECONDS = 5.0
+SECONDS = 2.0
 """Of one measurement."""
-ROUNDS = 5
+ROUNDS = 12
 TOKENS = 300
 
 BROWSER = """
