@@ -147,7 +147,14 @@ struct Fiber {
 inline std::vector<Fiber>* fibers = nullptr;
 inline std::vector<u8*> stacks;
 inline jmp_buf scheduler;
-constexpr size_t STACK = 256 * 1024;
+constexpr size_t STACK = 256 * 1024, GUARD = 64 * 1024;
+
+// Below it lies memory that nobody may touch: a stack that is too small ends the process and never writes into another.
+inline u8* guarded_stack() {
+  u8* made = (u8*)mmap(nullptr, GUARD + STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (made == MAP_FAILED || mprotect(made, GUARD, PROT_NONE)) abort();
+  return made + GUARD;
+}
 
 inline void yield_() {
   if (!_setjmp((*fibers)[current].at)) _longjmp(scheduler, 1);
@@ -239,7 +246,7 @@ inline void run_fibers() {
   std::vector<Fiber> mine((size_t)block->threads);
   fibers = &mine;
   while (stacks.size() < mine.size())
-    stacks.push_back((u8*)mmap(nullptr, STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+    stacks.push_back(guarded_stack());
   volatile i32 left = block->threads;
   volatile i32 idle = 0;
   for (volatile i32 next = 0; left > 0; next = next + 1 == block->threads ? 0 : next + 1) {

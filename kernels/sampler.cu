@@ -12,11 +12,12 @@
 
 // Bring a slot's counts of this block's ids to the `position` tokens of its history, from the `counted` that they hold.
 // A draw adds its token by leaving it to the next one; a draw that goes back takes the void ones out again.
-DEVICE void update_counts(u32* counts, const i32* history, i32 counted, const Sample& s) {
+// A prompt also holds ids that have no count: -1 for a picture's rows, ids past the tokenizer's.
+DEVICE void update_counts(u32* counts, const i32* history, i32 counted, const Sample& s, i32 ids) {
   i32 from = min_(counted, s.position), to = max_(counted, s.position);
   for (i32 p = from + thread(); p < to; p += block_threads()) {
     i32 id = history[p];
-    if (id / CHUNK_IDS % grid_x() != block_x()) continue;
+    if (id < 0 || id >= ids || id / CHUNK_IDS % grid_x() != block_x()) continue;
     if (p < s.first_generated) {
       if (s.repetition != 1.0) atomic_or(counts + id, COUNT_PROMPT);
     } else {
@@ -211,7 +212,7 @@ LUCE_KERNEL_RESIDENT(sampler_scan, SCAN_THREADS, 4)(const Pass* pass, const Samp
   const f32* row = logits + (i64)r * stride;
   if (block_x() == 0 && thread() == 0) better[r] = Better{0, 0, 0};
   if (s.flags & SAMPLE_PENALTIES) {
-    update_counts(counts + (i64)s.slot * ids, history + (i64)s.slot * history_stride, counted[s.slot], s);
+    update_counts(counts + (i64)s.slot * ids, history + (i64)s.slot * history_stride, counted[s.slot], s, ids);
     sync_block();
   }
   const i64 all = (i64)chunks * CHUNK_GROUPS;

@@ -1,7 +1,11 @@
 """How all tests run: a slow machine is no fault of the code."""
 
+from collections.abc import Iterator
+
 import pytest
 from hypothesis import HealthCheck, settings
+
+from luce.compute.fenced_memory import strays
 
 pytest_plugins = ["tests.suite_traces"]
 
@@ -29,3 +33,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return next((at for at, name in enumerate(LONG) if path.endswith(f"tests/{name}")), len(LONG))
 
     items.sort(key=place)
+
+
+@pytest.fixture(autouse=True)
+def no_kernel_strays() -> Iterator[None]:
+    """The host build of the kernels has written in nobody else's memory."""
+    yield
+    assert strays() == []

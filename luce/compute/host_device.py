@@ -1,7 +1,7 @@
 """The host build: kernels compiled by the system's C++ compiler and run on the CPU, thread by thread.
 
 Slow (a microsecond for a matrix instruction of a warp) and meant for tests: every kernel and the whole GPU engine run
-here without a GPU. Work is done at once, in the order it is asked for.
+here without a GPU. Work is done at once, in the order it is asked for. A kernel that writes next to an array fails.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from luce.compute.device import SCALARS
+from luce.compute.fenced_memory import aligned, strays_of
 from luce.compute.kernel_sources import Defines, kernels_directory, module_key, source_path, sources_changed
 from luce.errors import DeviceError
 
@@ -115,6 +116,9 @@ class HostKernel:
             failure = self.entry(shape, ctypes.c_int64(shared), pointers)
         if failure:
             raise DeviceError(f"kernel {self.name}: {failure.decode()}")
+        for value in args:
+            if isinstance(value, np.ndarray) and (stray := strays_of(value)) is not None:
+                raise DeviceError(f"kernel {self.name} {stray}")
 
 
 def _argument(value: Any) -> Any:
@@ -262,12 +266,3 @@ class HostDevice:
             self.recording.append(command)
         else:
             command()
-
-
-def aligned(shape: int | tuple[int, ...], dtype: npt.DTypeLike) -> Host:
-    """Uninitialised memory at a multiple of 256 bytes, as device allocations are."""
-    kind = np.dtype(dtype)
-    count = int(np.prod(shape, dtype=np.int64))
-    raw = np.empty(count * kind.itemsize + 256, np.uint8)
-    start = -raw.ctypes.data % 256
-    return raw[start : start + count * kind.itemsize].view(kind).reshape(shape)

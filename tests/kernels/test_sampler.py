@@ -273,6 +273,18 @@ def test_counts_follow_the_history_forth_and_back(bench: Bench) -> None:
     np.testing.assert_array_equal(counts.astype(np.int64), seen)
 
 
+def test_ids_of_a_prompt_that_have_no_count_are_passed_over(bench: Bench) -> None:
+    """A picture's rows and ids past the tokenizer's stand in prompts, and penalties know nothing of them: counted, they
+    would be another slot's tokens."""
+    params = SamplingParams(seed=5, repetition_penalty=1.4, temperature=0.0)
+    draws = [Draw(logits_of(slot), params, [7, -1, IDS - 1, IDS, WIDTH - 1, 9]) for slot in range(SLOTS)]
+    found = bench(draws)
+    for slot, draw in enumerate(draws):
+        wanted = Sampler(params, np.array(draw.ids), IDS).sample(draw.logits, len(draw.ids))
+        assert found[slot]["token"] == wanted.token
+        assert np.flatnonzero(bench.device.numpy(bench.sampler.counts)[slot]).tolist() == [7, 9, IDS - 1]
+
+
 def test_a_row_that_is_not_finite_fails_alone(bench: Bench) -> None:
     draws = rows_of([{}, {"top_k": 5, "logprobs": 4}, {"top_p": 0.5}, {}])
     wanted = bench(draws)

@@ -156,6 +156,34 @@ def test_tokens_are_those_of_the_host_sampler(driver: Driver, params: SamplingPa
             assert token.logprob == pytest.approx(right.logprob, abs=1e-5)
 
 
+@pytest.mark.parametrize("audited", [False, True])
+def test_an_audit_leaves_what_penalties_have_counted(driver: Driver, audited: bool) -> None:
+    """An audit draws, too, in a slot of the same number."""
+    one = text_spec(random_ids(20, 9))
+    one.sampling = SamplingParams(temperature=0.0, frequency_penalty=2.0, repetition_penalty=1.5)
+    engine = driver.engine
+    engine.open(0, one)
+    table, drawn = tuple(driver.take(1)), list[int]()
+    plan = StepPlan(
+        1, (Segment(0, SegmentKind.PREFILL, 0, 20, RowSource.PROMPT, True),), (table,), fresh_blocks=table
+    )
+    for step in range(12):
+        (outcome,) = engine.collect(engine.launch(plan)).outcomes
+        assert outcome.error is None, outcome
+        drawn += [token.token for token in outcome.tokens]
+        if audited and step == 7:
+            other = text_spec(random_ids(30, 4))
+            other.sampling = one.sampling
+            assert engine.audit_blocks(other, table, 30), "they hold something else"
+        segment = Segment(0, SegmentKind.DECODE, 20 + step, 1, RowSource.LAST_SAMPLED, True)
+        plan = StepPlan(2 + step, (segment,), (table,))
+    driver.free(list(table))
+    driver._blocks.fresh = []
+    rows = engine.forward_all(one.with_generated(drawn))[0]
+    sampler = Sampler(one.sampling, np.asarray(one.token_ids), SAMPLED_IDS)
+    assert drawn == [sampler.sample(rows[19 + place], 20 + place).token for place in range(12)]
+
+
 def test_masks(driver: Driver) -> None:
     one, allowed = spec(7), [5, 17, 44]
     engine = driver.engine

@@ -73,6 +73,8 @@ def audit_blocks(runner: Runner, spec: SlotSpec, table: tuple[int, ...], rows: i
 def _run(solo: Runner, copy: DeviceSlot, stop: int) -> int | None:
     """Prefill ``stop`` rows in whole chunks; the token drawn after them.
 
+    The draw counts its tokens where the engine's slot of the same number has its own: those are counted anew.
+
     Raises:
         DeviceError: the content lacks the rows of an image.
     """
@@ -87,6 +89,7 @@ def _run(solo: Runner, copy: DeviceSlot, stop: int) -> int | None:
         if part.draws:
             (draw,) = part.draws
             token = draw.token.token if draw.token is not None else int(part.results.drawn["token"][0])
+            solo.recount(copy.index)
     return token
 
 

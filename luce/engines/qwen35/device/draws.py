@@ -55,6 +55,10 @@ class DrawFiller:
         """``masks`` u32 [64, ceil(ids / 32)] on the device; ``forget(slot)`` zeroes what penalties count of it."""
         self._device, self._num_ids, self.masks, self._forget = device, num_token_ids, masks, forget
 
+    def recount(self, slot: int) -> None:
+        """The next draw of a slot counts the tokens of its history anew."""
+        self._forget(slot)
+
     def check(self, mask: Mask | None) -> None:
         """Refuse a mask of another size.
 

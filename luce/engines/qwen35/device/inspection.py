@@ -26,6 +26,7 @@ def alone(runner: Runner, spec: SlotSpec, ids: npt.NDArray[np.int64], rows: int)
     blocks = -(-rows // pool.block_size)
     solo = DevicePool(pool.device, pool.config, 1, blocks, rows)
     solo.give_out(range(blocks))
+    pool.device.upload(solo.histories[0, :rows], ids[:rows].astype(np.int32))
     slot = DeviceSlot(0, spec, Greedy(pool.config.vocab_size), ids, table=tuple(range(blocks)))
     return runner.on(solo), slot
 

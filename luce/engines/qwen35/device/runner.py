@@ -184,6 +184,10 @@ class Runner:
         self.device.synchronize()
         return part
 
+    def recount(self, slot: int) -> None:
+        """The next draw of a slot counts the tokens of its history anew."""
+        self._draws.recount(slot)
+
     def _pass(
         self,
         is_step: bool,
