@@ -16,7 +16,7 @@ demo: $(STAMP)
 test: $(STAMP)
 	$(BIN)/python -m tests.fetch
 	$(BIN)/python -m tests.clients.install
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 1 $(ARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
