@@ -24,6 +24,11 @@ def browser() -> None:
     ARTIFACTS.mkdir(parents=True, exist_ok=True)
 
 
+def until(page: Any, condition: str) -> None:
+    """Playwright's own way evaluates text within the page, which its policy forbids."""
+    page.evaluate(f"async () => {{ while (!({condition})) await new Promise((go) => setTimeout(go, 20)); }}")
+
+
 def shot(page: Any, name: str) -> None:
     page.screenshot(path=str(ARTIFACTS / f"{name}.png"))
 
@@ -127,7 +132,14 @@ async def test_keys_states_themes_and_small_screens() -> None:
             page.get_by_label("Question").fill("Hi")
             page.keyboard.press("Enter")
             page.locator(".turn.answer").wait_for()
+            page.evaluate("luce.charts.show('server')")  # while another view is shown, nothing has a place
+            page.wait_for_timeout(200)
             page.get_by_role("button", name="charts", exact=True).click()
+            page.wait_for_timeout(200)
+            token = page.locator('circle.token[data-state="ready"]').bounding_box()
+            state = page.locator("#state-ready").bounding_box()
+            assert token["x"] >= state["x"] - 1 and token["x"] < state["x"] + state["width"], (token, state)
+            assert abs(token["y"] - state["y"] - state["height"]) < 20, (token, state)
             page.get_by_role("tab", name="request").focus()
             page.keyboard.press("ArrowRight")
             assert page.get_by_role("tab", name="server").get_attribute("aria-selected") == "true"
@@ -147,3 +159,95 @@ async def test_keys_states_themes_and_small_screens() -> None:
         except AssertionError as error:
             said = error.args[0] if error.args and isinstance(error.args[0], list) else None
             assert said is not None and all(one.startswith(faults) for one in said), error
+
+
+SAME_DRAWN_ANEW = """() => {
+  const draw = () => {
+    luce.timeline.seen = null;
+    luce.timeline.draw();
+    return document.getElementById("lanes").toDataURL();
+  };
+  const grown = draw();
+  luce.timeline.strip.reset();
+  luce.timeline.known = null;
+  return [luce.timeline.frames, grown === draw()];
+}"""
+"""Is what was drawn column by column, as news came, what is drawn from all that is known?"""
+
+
+@pytest.mark.trio
+async def test_what_is_drawn_piece_by_piece_is_the_whole() -> None:
+    """Steps, curves and lanes while requests come and go, at several zooms; held, nothing is drawn."""
+    engine = FakeEngine(fake_capabilities(num_slots=4, max_context=128), times=Times(step=0.004))
+
+    def look(address: str) -> None:
+        with watched_page(address) as page:
+            page.locator("#status", has_text="live").wait_for()
+            page.evaluate(
+                """() => { luce.asking = setInterval(() => fetch("/v1/chat/completions", {
+                     method: "POST", headers: {"Content-Type": "application/json"},
+                     body: JSON.stringify({messages: [{role: "user", content: "Hi"}], max_tokens: 30}),
+                   }), 60); }"""
+            )
+            until(page, "luce.store.order.length > 5 && luce.store.steps.length > 100")
+            drawn = 0
+            for seconds in (20, 3, 0.4, 1.5):
+                page.evaluate(f"luce.timeline.seconds = {seconds}")
+                for _ in range(4):
+                    until(page, f"luce.timeline.frames > {drawn + 3}")
+                    drawn, same = page.evaluate(SAME_DRAWN_ANEW)
+                    assert same, seconds
+            page.evaluate("clearInterval(luce.asking); luce.timeline.pause()")
+            until(page, "luce.store.machines.size && luce.store.board.requests.length === 0")
+            held = page.evaluate("luce.timeline.frames")
+            seen = page.evaluate("luce.store.now")
+            until(page, f"luce.store.now > {seen + 0.6}")
+            assert page.evaluate("luce.timeline.frames") == held
+            assert page.evaluate(SAME_DRAWN_ANEW)[1]
+
+    async with live(engine) as server:
+        await drive(look, server.server.port)
+
+
+@pytest.mark.trio
+async def test_machines_that_ended_leave_the_chart_and_what_moves_is_where_it_stands() -> None:
+    def look(address: str) -> None:
+        with watched_page(address) as page:
+            page.locator("#status", has_text="live").wait_for()
+            page.get_by_role("tab", name="prefix_entry").click()
+
+            def tell(*steps: tuple[int, str, str], after: float) -> list[list[str]]:
+                """Prefix entries by number, event and state, so many seconds later; the tokens then."""
+                told = [[0, "prefix_entry", number, event, 0, [state]] for number, event, state in steps]
+                return page.evaluate(
+                    """([steps, after]) => {
+                         const now = luce.store.now + after;
+                         for (const step of steps) step[0] = now;
+                         luce.store.take({now, first: 0, lost: 0, steps, strips: [], illegal: []});
+                         luce.charts.draw();
+                         const tokens = [...document.querySelectorAll("circle.token")];
+                         return tokens.map(({dataset}) => [dataset.machine, dataset.state]).sort();
+                       }""",
+                    [told, after],
+                )
+
+            states = page.evaluate("luce.store.charts.get('prefix_entry').states")
+            other = next(one for one in states if page.locator(f"#state-{one}:not(.cluster)").count())
+            assert other != "gone"
+            crowd = [(900 + k, "filled", other) for k in range(5)]
+            assert tell(*crowd, after=1) == [[f"prefix_entry {900 + k}", other] for k in range(5)]
+            assert page.locator("text.count").all_text_contents() == ["5"]
+            places = page.evaluate(
+                "[...document.querySelectorAll('circle.token')].map((one) => one.outerHTML.match(/cx=.*? cy=\\S*/)[0])"
+            )
+            assert len(set(places)) == 5, "each has a place of its own"
+            after = tell((902, "evict", "gone"), after=1)
+            assert ["prefix_entry 902", "gone"] in after and len(after) == 5
+            assert tell((901, "filled", other), after=2) == [
+                [f"prefix_entry {900 + k}", other] for k in (0, 1, 3, 4)
+            ]
+            assert page.locator("text.count").all_text_contents()[0] == "4"
+            assert page.evaluate("luce.store.machine('prefix_entry', 902).ended") is not None
+
+    async with live(FakeEngine(fake_capabilities(num_slots=2))) as server:
+        await drive(look, server.server.port)

@@ -1,4 +1,4 @@
-"""The running server's event stream for one page, in frames of a twentieth of a second.
+"""The running server's event stream for one page, some twenty frames a second.
 
 Every page takes from the stream by itself, when its connection has room: one that is not read, a stopped tab, is not
 asked for anything, what it misses falls out of the stream's ring, and it is told how much that was. Records become JSON
@@ -25,10 +25,12 @@ from luce.trace.events import EventReader
 
 __all__ = ["FRAME", "LiveEvents"]
 
-FRAME = 0.05
-"""Seconds between two frames."""
+FRAME = 1 / 22
+"""Seconds between two frames in the mean. The page draws each as it comes."""
 IDLE = 0.25
-"""The same while nothing happens, and between two looks at the slots."""
+"""The same while nothing happens."""
+BOARD = 0.5
+"""Seconds between two looks at the slots."""
 MOST_STEPS = 200
 """Steps in a frame; of more, those that changed nothing are left out: a busy server's tokens."""
 MOST_LEFT = 2000
@@ -50,7 +52,7 @@ class LiveEvents:
         self._tracks = Tracks(load_chart("block"), self._snapshot)
         self._stood: dict[tuple[str, str | int], tuple[str, ...]] = {}
         self._next_board = 0.0
-        self._wait = 0.0
+        self._due = trio.current_time()
 
     def first(self) -> bytes:
         capabilities = self._service.model.engine.capabilities
@@ -70,15 +72,16 @@ class LiveEvents:
         )
 
     async def next(self) -> bytes:
-        await trio.sleep(self._wait)
+        await trio.sleep_until(self._due)
         await self._reader.lull(FRAME)
         now = trio.current_time()
         board = None
         if now >= self._next_board:
-            board, self._next_board = self._slots.state(self._names()), now + IDLE
+            board, self._next_board = self._slots.state(self._names()), now + BOARD
         news = self._reader.take()
         quiet = not (news.entries or news.details or news.lost)
-        self._wait = IDLE if quiet else FRAME
+        # Counted from when this one was due, not from when the step loop had time for it.
+        self._due = now + IDLE if quiet else max(self._due + FRAME, now)
         return self._frame(news, board, self._service.events.now())
 
     def close(self) -> None:

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from luce.charts.draw import to_dot
-from luce.charts.model import Chart
+from luce.charts.model import Chart, Kind
 from luce.replay.tracks import Seen
 from luce.trace import schema
 from luce.trace.schema import LiveMachine
@@ -47,6 +47,8 @@ class ChartInfo(Struct, frozen=True):
     states: tuple[str, ...]
     guards: tuple[str, ...]
     """In the order of their bits."""
+    finals: tuple[str, ...] = ()
+    """States that a machine does not leave any more."""
 
 
 class Hello(Struct, frozen=True, kw_only=True, tag_field="kind", tag="hello"):
@@ -105,7 +107,16 @@ class End(Struct, frozen=True, tag_field="kind", tag="end"):
 
 
 def chart_infos(charts: Iterable[Chart]) -> tuple[ChartInfo, ...]:
-    return tuple(ChartInfo(one.name, to_dot(one, ids=True), one.states, one.guard_order) for one in charts)
+    return tuple(
+        ChartInfo(one.name, to_dot(one, ids=True), one.states, one.guard_order, _finals(one))
+        for one in charts
+    )
+
+
+def _finals(chart: Chart) -> tuple[str, ...]:
+    """Those that end the machine, not only a part of it."""
+    ends = (chart.nodes[child] for child in chart.nodes[0].children)
+    return tuple(node.id for node in ends if node.kind is Kind.FINAL)
 
 
 def strip_of(one: Seen) -> Strip:

@@ -1,16 +1,16 @@
 // A chart as Graphviz draws it from its file, with a token for every machine where it stands.
+import { Tokens } from "./tokens.js";
 import { instance } from "./vendor/viz.js";
 
-const MOST_TOKENS = 400;
 let viz;
 
 export class Charts {
-  constructor(store, { tabs, panel, choose, chooseState }) {
-    Object.assign(this, { store, tabs, panel, choose, chooseState });
+  constructor(store, { tabs, panel, choose, chooseState, ask }) {
+    Object.assign(this, { store, tabs, panel, choose, chooseState, ask });
     this.shown = "request";
-    this.drawn = new Map();
-    this.places = new Map();
-    panel.addEventListener("keydown", (event) => { if (panel.querySelector("svg")?.zoomBy(event.key)) event.preventDefault(); });
+    this.drawn = new Map(); // name → {svg, tokens}
+    panel.addEventListener("keydown", (event) => { if (this.drawn.get(this.shown)?.svg.zoomBy(event.key)) event.preventDefault(); });
+    new ResizeObserver(() => { this.scale = null; ask(); }).observe(panel);
   }
 
   async reset() {
@@ -41,31 +41,41 @@ export class Charts {
       tab.tabIndex = here ? 0 : -1;
     }
     this.panel.setAttribute("aria-labelledby", `tab-${name}`);
-    let svg = this.drawn.get(name);
-    if (!svg) {
-      svg = viz.renderSVGElement(this.store.charts.get(name).dot);
-      svg.removeAttribute("width"); svg.removeAttribute("height");
-      svg.setAttribute("role", "img");
-      svg.setAttribute("aria-label", `Statechart ${name}`);
-      for (const node of svg.querySelectorAll('[id^="state-"]')) {
-        node.addEventListener("click", (event) => { event.stopPropagation(); this.chooseState(name, node.id.slice(6)); });
-      }
-      this.#zoomable(svg);
-      this.drawn.set(name, svg);
-    }
-    this.panel.replaceChildren(svg);
-    this.places.clear();
-    this.last = null;
+    if (!this.drawn.has(name)) this.drawn.set(name, this.#picture(name));
+    const { svg, tokens } = this.drawn.get(name);
+    this.panel.replaceChildren(svg, tokens.svg);
+    this.scale = null;
+    this.alarms = -1;
     this.draw();
   }
 
-  // Wheel and drag, or plus, minus, arrows and 0 while the panel has the focus.
-  #zoomable(svg) {
+  #picture(name) {
+    const svg = viz.renderSVGElement(this.store.charts.get(name).dot);
+    svg.removeAttribute("width"); svg.removeAttribute("height");
+    svg.setAttribute("role", "img");
+    svg.setAttribute("aria-label", `Statechart ${name}`);
+    for (const node of svg.querySelectorAll('[id^="state-"]')) {
+      node.addEventListener("click", (event) => { event.stopPropagation(); this.chooseState(name, node.id.slice(6)); });
+    }
+    const tokens = new Tokens(svg, this.store.charts.get(name), this.choose);
+    this.#zoomable(svg, tokens);
+    return { svg, tokens };
+  }
+
+  // Wheel and drag, or plus, minus, arrows and 0 while the panel has the focus. Tokens lie above the chart and take
+  // wheel and drag as well.
+  #zoomable(svg, tokens) {
     const d3 = globalThis.d3;
     const graph = svg.querySelector(".graph"), inner = document.createElementNS(svg.namespaceURI, "g");
     graph.replaceWith(inner);
     inner.append(graph);
-    const zoom = d3.zoom().scaleExtent([1, 12]).on("zoom", ({ transform }) => inner.setAttribute("transform", transform));
+    const zoom = d3.zoom().scaleExtent([1, 12]).on("zoom", ({ transform }) => {
+      for (const group of [inner, tokens.moving]) group.setAttribute("transform", transform);
+      for (const one of [svg, tokens.svg]) one.__zoom = transform; // where d3 keeps it
+      this.scale = null;
+      this.ask();
+    });
+    d3.select(tokens.svg).call(zoom).on("dblclick.zoom", null);
     const picture = d3.select(svg).call(zoom).on("dblclick.zoom", null);
     svg.zoomBy = (key) => {
       const step = { ArrowLeft: [60, 0], ArrowRight: [-60, 0], ArrowUp: [0, 60], ArrowDown: [0, -60] }[key];
@@ -78,70 +88,24 @@ export class Charts {
     };
   }
 
-  #place(svg, state) {
-    const key = `${this.shown} ${state}`;
-    if (!this.places.has(key)) {
-      const node = svg.getElementById(`state-${state}`);
-      const shape = node?.querySelector("polygon, path");
-      this.places.set(key, node ? { node, box: (shape ?? node).getBBox() } : null);
-    }
-    return this.places.get(key);
-  }
-
-  // How many of those that ended are still shown.
-  #fading() {
-    let count = 0;
-    for (const machine of this.store.machines.values()) if (machine.ended !== null && this.store.now - machine.ended <= 1.5) count += 1;
-    return count;
-  }
-
   draw() {
-    const svg = this.drawn.get(this.shown);
-    if (!svg || !svg.isConnected) return;
-    const graph = svg.querySelector(".graph");
-    const size = Math.max(4, 6 / (graph.getScreenCTM()?.a ?? 1)); // seen at any zoom
-    const news = `${this.shown} ${this.store.version} ${size} ${this.#fading()}`;
-    if (news === this.last) return; // nothing moved
-    this.last = news;
-    const chart = this.store.charts.get(this.shown);
-    const compound = new Set([...svg.querySelectorAll(".cluster")].map((node) => node.id.slice(6)));
-    const by = new Map();
-    const tokens = [];
-    for (const machine of this.store.machines.values()) {
-      if (machine.chart !== this.shown || (machine.ended !== null && this.store.now - machine.ended > 1.5)) continue;
-      for (const state of machine.states) {
-        const count = (by.get(state) ?? 0);
-        by.set(state, count + 1);
-        if (!compound.has(state) && tokens.length < MOST_TOKENS) tokens.push({ key: `${machine.id} ${state}`, machine, state, index: count });
-      }
+    const { store } = this, drawn = this.drawn.get(this.shown);
+    if (!drawn || !drawn.svg.isConnected) return;
+    const { svg, tokens } = drawn;
+    if (this.scale === null) { // asked when it may have changed: the browser has to lay out to know
+      store.jumped = true;
+      if (!this.panel.clientWidth) return; // another view is shown, and nothing has a place
+      this.scale = svg.querySelector(".graph").getScreenCTM()?.a ?? 1;
+      tokens.resize(Math.max(4, 6 / this.scale));
     }
-    for (const state of chart.states) {
-      const place = this.#place(svg, state);
-      if (place) place.node.classList.toggle("here", (by.get(state) ?? 0) > 0);
+    if (store.jumped) tokens.fill([...store.machines.values()].filter((one) => one.chart === this.shown), store.now);
+    else if (store.moved.size || tokens.fades) tokens.move(store.moved, store.now);
+    store.jumped = false;
+    store.moved.clear();
+    if (this.alarms === store.illegal.length) return;
+    this.alarms = store.illegal.length;
+    for (const one of store.illegal) if (one.machine === this.shown) {
+      for (const state of one.states) tokens.alarm(state);
     }
-    for (const one of this.store.illegal) if (one.machine === this.shown) {
-      for (const state of one.states) this.#place(svg, state)?.node.classList.add("illegal");
-    }
-    const d3 = globalThis.d3;
-    const at = (token) => {
-      const place = this.#place(svg, token.state);
-      if (!place) return [0, 0];
-      const { x, y, width, height } = place.box;
-      const row = Math.max(1, Math.floor(width / (2.2 * size)));
-      return [x + size * (1.1 + 2.2 * (token.index % row)), y + height + 2.2 * size * Math.floor(token.index / row)];
-    };
-    d3.select(graph).selectAll("circle.token").data(tokens, (token) => token.key).join(
-      (enter) => enter.append("circle").attr("class", "token")
-        .attr("cx", (token) => at(token)[0]).attr("cy", (token) => at(token)[1])
-        .on("click", (event, token) => { event.stopPropagation(); this.choose(token.machine); })
-        .call((made) => made.append("title").text((token) => `${token.machine.chart} ${token.machine.id}`)),
-      (update) => update.attr("cx", (token) => at(token)[0]).attr("cy", (token) => at(token)[1]),
-    ).attr("r", size).attr("fill", (token) => (token.machine.illegal ? "var(--alarm)" : "var(--token)"))
-      .attr("data-machine", (token) => `${token.machine.chart} ${token.machine.id}`).attr("data-state", (token) => token.state);
-    const many = [...by].filter(([state, count]) => count > 1 && !compound.has(state));
-    d3.select(graph).selectAll("text.count").data(many, ([state]) => state).join("text").attr("class", "count")
-      .attr("font-size", 2.5 * size).text(([, count]) => count)
-      .attr("x", ([state]) => { const place = this.#place(svg, state); return place ? place.box.x + place.box.width + 3 : 0; })
-      .attr("y", ([state]) => { const place = this.#place(svg, state); return place ? place.box.y + 10 : 0; });
   }
 }

@@ -3,6 +3,7 @@ import { Dwell } from "./store.js";
 import { ms } from "./timeline.js";
 
 const SHOWN = 200;
+const PERIOD = 200; // milliseconds between two looks: a table of events is written anew
 
 export class Detail {
   constructor(store, { section, title, body, close }) {
@@ -19,7 +20,12 @@ export class Detail {
   }
 
   draw() {
+    const now = performance.now();
     if (!this.chosen) return;
+    if (this.size !== -1 && now - this.drawn < PERIOD) { this.later ??= setTimeout(() => this.draw(), PERIOD); return; }
+    clearTimeout(this.later);
+    this.later = null;
+    this.drawn = now;
     if (this.chosen.machine) this.#machine(this.chosen.machine);
     else this.#state(this.chosen.chart, this.chosen.state);
   }

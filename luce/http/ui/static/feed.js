@@ -8,12 +8,12 @@ export function withKey(headers = {}) { return key ? { ...headers, Authorization
 
 // Server-sent events of a response, one JSON value after the other. `signal` ends it.
 export async function* messages(response) {
-  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  const reader = response.body.getReader(), decoder = new TextDecoder();
   let rest = "";
   for (;;) {
     const { value, done } = await reader.read();
     if (done) return;
-    rest += value;
+    rest += decoder.decode(value, { stream: true });
     const events = rest.split("\n\n");
     rest = events.pop();
     for (const event of events) {

@@ -1,33 +1,36 @@
-// Puts the page together: one store, four views, drawn once a frame when something is new.
+// Puts the page together: one store, four views, drawn when something is new.
 import { Board, dot } from "./board.js";
 import { Charts } from "./charts.js";
 import { Chat } from "./chat.js";
 import { Detail, element } from "./detail.js";
 import { follow, openTrace, setKey } from "./feed.js";
 import { PHASES, Store } from "./store.js";
+import { isDark, showTheme } from "./theme.js";
 import { Timeline } from "./timeline.js";
 
+const PERIOD = 25; // milliseconds between two frames at least, however fast a trace is read or somebody drags
+const CHARTS = 70; // the same of charts and board: tokens that move all over the page are dear to paint
 const $ = (id) => document.getElementById(id);
 const store = new Store();
 const detail = new Detail(store, { section: $("detail"), title: $("detail-title"), body: $("detail-body"), close: $("detail-close") });
 const choose = (machine) => detail.choose(machine && { machine });
 const chooseId = (id) => choose([...store.machines.values()].findLast((one) => one.chart === "request" && String(one.id) === String(id)));
-const charts = new Charts(store, { tabs: $("chart-tabs"), panel: $("chart"), choose, chooseState: (chart, state) => detail.choose({ chart, state }) });
-const timeline = new Timeline(store, { canvas: $("lanes"), tip: $("tip"), span: $("span"), choose: chooseId });
+const charts = new Charts(store, { tabs: $("chart-tabs"), panel: $("chart"), choose, chooseState: (chart, state) => detail.choose({ chart, state }), ask });
+const timeline = new Timeline(store, { canvas: $("lanes"), tip: $("tip"), span: $("span"), choose: chooseId, ask });
 const board = new Board(store, {
-  rows: $("rows"), slots: $("slots"),
+  rows: $("rows"), slots: $("slots"), ask,
   choose: (one) => chooseId(one.choice ? `${one.id}/${one.choice}` : one.id) ?? chooseId(one.id),
 });
 new Chat({ turns: $("turns"), form: $("chat-form"), question: $("question"), picture: $("picture"), pictures: $("pictures"), send: $("send"), stop: $("stop") });
 
 let connection = new AbortController();
-let ready = Promise.resolve();
 let alarms = 0;
+let paused = null;
 
 function status(state, error) {
   const text = { connecting: "connecting", live: "live", lost: `no connection: ${error?.message ?? ""}`, trace: "saved trace" }[state];
   if ($("status").textContent !== text) $("status").textContent = text;
-  $("status").dataset.state = state;
+  if ($("status").dataset.state !== state) $("status").dataset.state = state;
   if (error?.status === 401) { $("key-form").hidden = false; $("key").focus(); }
 }
 
@@ -38,7 +41,7 @@ function message(one) {
     detail.choose(null);
     alarms = -1;
     if (one.live) timeline.follow();
-    ready = charts.reset();
+    charts.reset().then(ask);
   } else if (one.kind === "news") store.take(one);
   else if (one.kind === "end") {
     store.end = one;
@@ -47,6 +50,7 @@ function message(one) {
     status("trace");
     $("status").textContent = `saved trace, ${one.records} records${one.more ? " of more" : ""}${warnings.length ? `; ${warnings.join("; ")}` : ""}`;
   }
+  ask();
 }
 
 function live() {
@@ -77,28 +81,43 @@ function alarm() {
       if (store.charts.has(one.machine)) charts.show(one.machine);
       choose(store.machine(one.machine, one.id));
       timeline.right = one.t + timeline.seconds / 2;
+      ask();
     });
     return button;
   }));
 }
 
-const PERIOD = 30; // milliseconds between two frames at least: the news come twenty times a second
-let paused = null;
+// A frame is drawn for what has come or was done, and none while nothing does: live news come some twenty times a second.
+let asked = false;
 let drawn = 0;
-function hold(held) {
-  if (held) timeline.pause(); else timeline.follow();
+let charted = 0;
+let late;
+function ask() {
+  if (asked) return;
+  asked = true;
+  const wait = drawn + PERIOD - performance.now();
+  if (wait > 0) setTimeout(() => requestAnimationFrame(draw), wait);
+  else requestAnimationFrame(draw);
 }
-function draw(at) {
-  requestAnimationFrame(draw);
-  if (at - drawn < PERIOD) return;
-  drawn = at;
+function draw() {
+  asked = false;
+  drawn = performance.now();
   if (paused !== timeline.paused) {
     paused = timeline.paused;
     $("pause").setAttribute("aria-pressed", paused);
     $("pause").textContent = paused ? "Go on" : "Pause";
   }
   alarm();
-  charts.draw(); board.draw(); detail.draw(); timeline.draw();
+  clearTimeout(late);
+  if (drawn - charted >= CHARTS || charts.scale === null || board.scrolled) { // or at once what somebody does
+    charted = drawn;
+    charts.draw(); board.draw();
+  } else late = setTimeout(ask, CHARTS);
+  detail.draw(); timeline.draw();
+}
+
+function hold(held) {
+  if (held) timeline.pause(); else timeline.follow();
 }
 
 $("pause").addEventListener("click", () => hold(!timeline.paused));
@@ -108,10 +127,9 @@ $("zoom-in").addEventListener("click", () => timeline.scale(0.5));
 $("zoom-out").addEventListener("click", () => timeline.scale(2));
 $("key-form").addEventListener("submit", (event) => { event.preventDefault(); setKey($("key").value); $("key").value = ""; $("key-form").hidden = true; live(); });
 const themed = localStorage.getItem("luce-theme");
-if (themed) document.documentElement.dataset.theme = themed;
+if (themed) showTheme(themed);
 $("theme").addEventListener("click", () => {
-  const dark = document.documentElement.dataset.theme ? document.documentElement.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
-  document.documentElement.dataset.theme = dark ? "light" : "dark";
+  showTheme(isDark() ? "light" : "dark");
   localStorage.setItem("luce-theme", document.documentElement.dataset.theme);
 });
 document.addEventListener("keydown", (event) => {
@@ -131,4 +149,3 @@ $("views").append(...["charts", "board", "timeline", "chat"].map((name) => {
 $("legend").append(...PHASES.filter((phase) => phase !== "ending").map((phase) => { const mark = element("span", { textContent: phase }); mark.prepend(dot(phase)); return mark; }));
 window.luce = { store, timeline, charts }; // for tests and for who looks with the browser's tools
 live();
-requestAnimationFrame(draw);

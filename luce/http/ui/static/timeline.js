@@ -1,24 +1,23 @@
-// Lanes of requests, tracks of steps and pictures, curves of queue and free blocks, on one canvas that d3 zooms.
-const LANE = 15, HEAD = 18, CURVES = 64, GAP = 6, LABEL = 112;
-const colors = new Map(); // asked for once a frame: every question to the style sheet costs
-const color = (name) => {
-  let found = colors.get(name);
-  if (!found) colors.set(name, (found = getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim() || "#888"));
-  return found;
-};
+// Lanes of requests under the strip of the server as a whole, on one canvas that d3 zooms. A pixel is a piece of time that
+// starts at a multiple of its length, so that nothing flickers as time goes on.
+import { CURVES, HEIGHT, Strip, TRACK } from "./strip.js";
+import { color, onTheme } from "./theme.js";
+
+const LANE = 15, HEAD = 18, LABEL = 112;
 
 export class Timeline {
-  constructor(store, { canvas, tip, span, choose }) {
-    Object.assign(this, { store, canvas, tip, span, choose });
+  constructor(store, { canvas, tip, span, choose, ask }) {
+    Object.assign(this, { store, canvas, tip, span, choose, ask });
     this.seconds = 20; // shown
     this.right = null; // time at the right edge; null: now
     this.top = 0; // lanes scrolled by
-    this.boxes = [];
     this.frames = 0;
+    this.strip = new Strip(store);
+    this.size = { width: 0, height: 0, ratio: 1 };
     const d3 = globalThis.d3;
-    this.zoom = d3.zoom().filter((event) => !event.button).on("zoom", (event) => this.#zoomed(event));
+    this.zoom = d3.zoom().filter((event) => !event.button).on("zoom", (event) => { this.#zoomed(event); ask(); });
     d3.select(canvas).call(this.zoom).on("dblclick.zoom", null)
-      .on("wheel.lanes", (event) => { if (event.shiftKey) { this.top = Math.max(0, this.top + Math.sign(event.deltaY) * 3 * LANE); event.preventDefault(); } });
+      .on("wheel.lanes", (event) => { if (event.shiftKey) { this.top = Math.max(0, this.top + Math.sign(event.deltaY) * 3 * LANE); event.preventDefault(); ask(); } });
     this.last = d3.zoomIdentity;
     canvas.addEventListener("pointermove", (event) => this.#hover(event));
     canvas.addEventListener("pointerleave", () => { tip.hidden = true; });
@@ -32,12 +31,16 @@ export class Timeline {
       else if (event.key === "End") this.follow();
       else return;
       event.preventDefault();
+      ask();
     });
+    const observer = new ResizeObserver(([entry]) => this.#resized(entry.devicePixelContentBoxSize?.[0]));
+    try { observer.observe(canvas, { box: "device-pixel-content-box" }); } catch { observer.observe(canvas); }
+    onTheme(() => { this.strip.reset(); this.seen = null; ask(); });
   }
 
   get paused() { return this.right !== null; }
-  pause() { this.right ??= this.store.now; }
-  follow() { this.right = null; }
+  pause() { this.right ??= this.store.now; this.ask(); }
+  follow() { this.right = null; this.ask(); }
   pan(seconds) { this.pause(); this.right = Math.min(this.right + seconds, this.store.now + this.seconds / 2); }
 
   scale(factor, around = null) {
@@ -45,19 +48,19 @@ export class Timeline {
     const seconds = Math.min(most, Math.max(0.002, this.seconds * factor));
     if (this.right !== null && around !== null) this.right = around + (this.right - around) * (seconds / this.seconds);
     this.seconds = seconds;
+    this.ask();
   }
 
-  showAll() { this.right = this.store.now; this.seconds = Math.max(0.01, 1.05 * (this.store.now - this.#begin())); }
+  showAll() { this.right = this.store.now; this.seconds = Math.max(0.01, 1.05 * (this.store.now - this.#begin())); this.ask(); }
 
   #begin() {
-    let first = this.store.now;
-    for (const lane of this.store.lanes.values()) first = Math.min(first, lane[0].from);
-    return this.store.counts.length ? Math.min(first, this.store.counts[0].t) : first;
+    const { store } = this;
+    return Math.min(store.now, store.order[0]?.[1][0].from ?? Infinity, store.counts[0]?.t ?? Infinity);
   }
 
   #zoomed({ transform, sourceEvent }) {
     if (!sourceEvent) return;
-    const { k, x } = transform, width = this.canvas.clientWidth - LABEL;
+    const { k, x } = transform, width = this.size.width - LABEL;
     if (k !== this.last.k) {
       const at = (sourceEvent.offsetX ?? width) - LABEL;
       if (sourceEvent.type === "wheel" && !this.paused && at < width * 0.9) this.pause();
@@ -79,114 +82,148 @@ export class Timeline {
     this.tip.hidden = !box;
     if (!box) return;
     this.tip.textContent = box.text();
-    this.tip.style.left = `${Math.min(event.offsetX + 12, this.canvas.clientWidth - 240)}px`;
+    this.tip.style.left = `${Math.min(event.offsetX + 12, this.size.width - 240)}px`;
     this.tip.style.top = `${event.offsetY + 30}px`;
   }
 
+  // `box`: in the screen's own pixels, where the browser tells; one that is not drawn as it is costs twice to show.
+  #resized(box) {
+    const { canvas } = this, ratio = devicePixelRatio || 1;
+    const wide = box?.inlineSize ?? Math.round(canvas.clientWidth * ratio), high = box?.blockSize ?? Math.round(canvas.clientHeight * ratio);
+    if (canvas.width !== wide || canvas.height !== high) { canvas.width = wide; canvas.height = high; }
+    this.size = { width: wide / ratio, height: high / ratio, ratio };
+    this.seen = null;
+    this.ask();
+  }
+
+  // What is in sight: columns by their numbers, and where a time is, in CSS pixels.
+  #view() {
+    const { width, ratio } = this.size;
+    const columns = Math.max(1, Math.round((width - LABEL) * ratio)), pitch = this.seconds / columns;
+    const to = this.right ?? this.store.now, first = Math.floor(to / pitch) - columns + 1;
+    const x = (t) => LABEL + (Math.floor(t / pitch) - first) / ratio;
+    return { columns, pitch, first, ratio, x, from: first * pitch, to };
+  }
+
   draw() {
-    const { canvas, store } = this, d3 = globalThis.d3;
-    const width = canvas.clientWidth, height = canvas.clientHeight, ratio = devicePixelRatio || 1;
+    const { store, canvas } = this, { width, height, ratio } = this.size;
     if (!width || !height) return;
-    if (canvas.width !== Math.round(width * ratio) || canvas.height !== Math.round(height * ratio)) {
-      canvas.width = Math.round(width * ratio); canvas.height = Math.round(height * ratio);
-    }
+    const view = this.#view();
+    const seen = `${store.epoch} ${view.first} ${view.pitch} ${this.top} ${store.illegal.length} ${Math.min(store.touched, view.to)}`;
+    if (seen === this.seen) return; // nothing that could be seen
+    this.seen = seen;
     this.frames += 1;
-    colors.clear();
-    const c = canvas.getContext("2d");
+    const c = (this.context ??= canvas.getContext("2d", { alpha: false }));
     c.setTransform(ratio, 0, 0, ratio, 0, 0);
-    c.clearRect(0, 0, width, height);
+    c.fillStyle = color("paper");
+    c.fillRect(0, 0, width, height);
     c.font = "11px system-ui, sans-serif"; c.textBaseline = "middle";
-    const to = this.right ?? store.now, from = to - this.seconds;
-    const x = d3.scaleLinear([from, to], [LABEL, width]);
-    this.boxes = [];
-    const ink = color("ink"), soft = color("soft"), line = color("line");
-    const start = store.hello.now;
-    const format = (t) => `${(t - start).toFixed(this.seconds < 0.1 ? 4 : this.seconds < 2 ? 2 : 1)} s`;
-    c.strokeStyle = line; c.fillStyle = soft;
-    for (const tick of x.ticks(Math.max(2, width / 110))) {
-      c.beginPath(); c.moveTo(x(tick), HEAD); c.lineTo(x(tick), height); c.stroke();
-      c.fillText(format(tick), x(tick) + 3, HEAD / 2);
+    this.strip.draw(view);
+    c.setTransform(1, 0, 0, 1, 0, 0);
+    this.strip.show(c, Math.round(LABEL * ratio), Math.round(HEAD * ratio));
+    c.setTransform(ratio, 0, 0, ratio, 0, 0);
+    this.#names(c, view);
+    this.#ticks(c, view);
+    this.#lanes(c, view);
+    for (const one of store.illegal) if (one.t >= view.from && one.t <= view.to) {
+      c.fillStyle = color("alarm");
+      c.fillRect(view.x(one.t), HEAD, 1, height);
+      c.fillText("illegal event", view.x(one.t) + 3, HEAD + 6);
     }
-    let y = HEAD;
-    y = this.#curves(c, x, y, from, to);
-    y = this.#track(c, x, y, "steps", store.steps, from, to, color("step"), (s) => `step ${s.number}\n${s.lanes} lanes, ${s.rows} rows\n${ms(s.to - s.from)}, on the device ${ms(s.device)}`);
-    y = this.#track(c, x, y, "pictures", store.encodes, from, to, color("encoding"), (e) => `picture of ${e.request}\n${e.rows} rows in ${ms(e.to - e.from)}`);
-    c.save();
-    c.beginPath(); c.rect(0, y, width, height - y); c.clip();
-    const lanes = [...store.lanes].filter(([, lane]) => lane[0].from <= to && (lane.at(-1).to ?? to) >= from);
-    this.top = Math.min(this.top, Math.max(0, lanes.length * LANE - (height - y)));
-    let at = y - this.top;
-    const bad = new Set(store.illegal.filter((one) => one.machine === "request").map((one) => String(one.id)));
-    for (const [id, lane] of lanes) {
-      if (at + LANE > y && at < height) {
-        c.fillStyle = bad.has(String(id)) ? color("alarm") : ink;
-        c.fillText(short(String(id)), 2, at + LANE / 2);
-        for (const { phase, from: a, to: b } of lane) {
-          const left = Math.max(LABEL, x(a)), right = Math.min(width, x(b ?? Math.min(store.now, to)));
-          if (right < LABEL || left > width) continue;
-          c.fillStyle = color(phase);
-          const w = Math.max(1, right - left);
-          c.fillRect(left, at + 2, w, LANE - 4);
-          this.boxes.push({ x: left, y: at, w, h: LANE, id, text: () => `${id}\n${phase} ${ms((b ?? store.now) - a)}` });
-        }
-      }
-      at += LANE;
-    }
-    c.restore();
-    for (const one of store.illegal) if (one.t >= from && one.t <= to) {
-      c.strokeStyle = c.fillStyle = color("alarm");
-      c.beginPath(); c.moveTo(x(one.t), HEAD); c.lineTo(x(one.t), height); c.stroke();
-      c.fillText("illegal event", x(one.t) + 3, HEAD + 6);
-      this.boxes.push({ x: x(one.t) - 3, y: HEAD, w: 6, h: height, text: () => `illegal event ${one.event}\n${one.machine} ${one.id}\n${one.why}` });
-    }
-    this.span.textContent = `${this.seconds < 1 ? ms(this.seconds) : `${this.seconds.toFixed(1)} s`}${this.paused ? ", held" : ""}`;
+    const said = `${this.seconds < 1 ? ms(this.seconds) : `${this.seconds.toFixed(1)} s`}${this.paused ? ", held" : ""}`;
+    if (said !== this.said) this.span.textContent = this.said = said;
   }
 
-  #track(c, x, y, name, items, from, to, fill, text) {
-    c.fillStyle = color("soft"); c.fillText(name, 2, y + LANE / 2);
-    c.fillStyle = fill;
-    const d3 = globalThis.d3;
-    let last = -1;
-    for (let i = Math.max(0, d3.bisector((item) => item.to).left(items, from)); i < items.length && items[i].from <= to; i += 1) {
-      const item = items[i], left = Math.max(LABEL, x(item.from)), right = Math.max(left + 0.6, x(item.to));
-      if (right < last + 0.5) continue; // nothing that could be seen
-      last = right;
-      c.fillRect(left, y + 2, Math.max(0.6, right - left - 0.3), LANE - 4);
-      if (right - left > 2) this.boxes.push({ x: left, y, w: right - left, h: LANE, text: () => text(item) });
-    }
-    return y + LANE + 2;
+  #ticks(c, { x, from, to }) {
+    const { width, height } = this.size, start = this.store.hello.now;
+    const digits = this.seconds < 0.1 ? 4 : this.seconds < 2 ? 2 : 1;
+    const ticks = globalThis.d3.scaleLinear([from - start, to - start], [0, 1]).ticks(Math.max(2, width / 110));
+    c.fillStyle = color("line");
+    for (const tick of ticks) for (const [top, high] of [[HEAD, CURVES], [HEAD + HEIGHT, height]]) c.fillRect(x(tick + start), top, 1, high);
+    c.fillStyle = color("soft");
+    for (const tick of ticks) c.fillText(`${tick.toFixed(digits)} s`, x(tick + start) + 3, HEAD / 2);
   }
 
-  #curves(c, x, y, from, to) {
-    const { counts } = this.store, d3 = globalThis.d3, bottom = y + CURVES - GAP;
-    const first = Math.max(0, d3.bisector((item) => item.t).left(counts, from) - 1);
-    let end = d3.bisector((item) => item.t).right(counts, to);
-    const step = Math.max(1, Math.floor((end - first) / 1500));
-    const shown = counts.filter((_, i) => i >= first && i < end && (i - first) % step === 0);
-    for (const [name, most, tone, dash] of [
-      ["waiting", null, "queued", []], ["running", this.store.hello.slots, "decoding", []], ["free", this.store.hello.blocks, "free", [4, 3]],
-    ]) {
-      const top = Math.max(1, most ?? 0, ...shown.map((item) => item[name]));
-      c.strokeStyle = color(tone); c.setLineDash(dash);
-      let before = 0;
-      c.beginPath();
-      shown.forEach((item, i) => {
-        const px = Math.max(LABEL, x(item.t)), py = bottom - (item[name] / top) * (CURVES - 2 * GAP);
-        if (i === 0) c.moveTo(px, py);
-        else { c.lineTo(px, before); c.lineTo(px, py); } // as it was until then
-        before = py;
-      });
-      if (shown.length && this.right === null) c.lineTo(x(to), bottom - (shown.at(-1)[name] / top) * (CURVES - 2 * GAP));
-      c.stroke();
-    }
-    c.setLineDash([]);
-    const last = shown.at(-1);
+  // Of the curves and tracks, with the newest numbers in sight.
+  #names(c, { to }) {
+    const last = this.#counts(to);
     ["waiting", "running", "free"].forEach((name, i) => {
       c.fillStyle = color({ waiting: "queued", running: "decoding", free: "free" }[name]);
-      c.fillText(`${name === "free" ? "free blocks" : name} ${last ? last[name] : "–"}`, 2, y + 10 + 16 * i);
+      c.fillText(`${name === "free" ? "free blocks" : name} ${last ? last[name] : "–"}`, 2, HEAD + 10 + 16 * i);
     });
-    this.boxes.push({ x: LABEL, y, w: 1e5, h: CURVES, text: () => (last ? `waiting ${last.waiting}\nrunning ${last.running}\nparked ${last.parked}\nfree blocks ${last.free}\ncached blocks ${last.cached}` : "nothing yet") });
-    return y + CURVES;
+    c.fillStyle = color("soft");
+    c.fillText("steps", 2, HEAD + CURVES + TRACK / 2);
+    c.fillText("pictures", 2, HEAD + CURVES + TRACK + 2 + TRACK / 2);
+  }
+
+  #counts(to) { return this.store.counts[globalThis.d3.bisector((item) => item.t).right(this.store.counts, to) - 1]; }
+
+  // Requests in sight, as [id, lane]. While time goes on some come and some go, and those before are not asked again.
+  #shown({ from, to }) {
+    const { order, epoch } = this.store, here = ([, lane]) => lane[0].from <= to && (lane.at(-1).to ?? to) >= from;
+    const known = this.known;
+    const on = known && known.epoch === epoch && !this.paused && from >= known.from && to >= known.to && known.live;
+    const shown = on ? [...known.shown.filter(here), ...order.slice(known.size).filter(here)] : order.filter(here);
+    this.known = { shown, size: order.length, from, to, epoch, live: !this.paused };
+    return shown;
+  }
+
+  #lanes(c, view) {
+    const { width, height } = this.size, { x, from, to } = view, { illegal, now } = this.store;
+    const y = HEAD + HEIGHT, shown = this.#shown(view);
+    this.top = Math.min(this.top, Math.max(0, shown.length * LANE - (height - y)));
+    const bad = illegal.length ? new Set(illegal.filter((one) => one.machine === "request").map((one) => String(one.id))) : null;
+    c.save();
+    c.beginPath(); c.rect(0, y, width, height - y); c.clip();
+    for (let i = Math.floor(this.top / LANE); i < shown.length; i += 1) {
+      const [id, lane] = shown[i], at = y - this.top + i * LANE;
+      if (at >= height) break;
+      c.fillStyle = color(bad?.has(String(id)) ? "alarm" : "ink");
+      c.fillText(short(String(id)), 2, at + LANE / 2);
+      for (const [phase, left, right] of this.#bars(lane, from, to, now, x)) {
+        c.fillStyle = color(phase);
+        c.fillRect(left, at + 2, right - left, LANE - 4);
+      }
+    }
+    c.restore();
+  }
+
+  // What is in sight of a lane, the latest first: phase, left and right, and its entry.
+  * #bars(lane, from, to, now, x) {
+    for (let i = lane.length - 1; i >= 0; i -= 1) {
+      const { phase, from: begin, to: end } = lane[i], stop = end ?? Math.min(now, to);
+      if (stop < from) return;
+      if (begin > to) continue;
+      const left = Math.max(LABEL, x(begin)), right = Math.max(left + 1, Math.min(this.size.width, x(stop)));
+      yield [phase, left, right, lane[i]];
+    }
+  }
+
+  // All that can be pointed at, as it was drawn last. Asked for when somebody points.
+  get boxes() {
+    const { store } = this, { width, height } = this.size, view = this.#view(), { x, from, to } = view;
+    const y = HEAD + CURVES, boxes = [];
+    const last = this.#counts(to);
+    boxes.push({ x: LABEL, y: HEAD, w: 1e5, h: CURVES, text: () => (last ? `waiting ${last.waiting}\nrunning ${last.running}\nparked ${last.parked}\nfree blocks ${last.free}\ncached blocks ${last.cached}` : "nothing yet") });
+    const track = (items, top, text) => {
+      for (let i = globalThis.d3.bisector((item) => item.to).left(items, from); i < items.length && items[i].from <= to; i += 1) {
+        const item = items[i], left = Math.max(LABEL, x(item.from)), w = Math.min(width, x(item.to)) - left;
+        if (w > 2) boxes.push({ x: left, y: top, w, h: TRACK, text: () => text(item) });
+      }
+    };
+    track(store.steps, y, (s) => `step ${s.number}\n${s.lanes} lanes, ${s.rows} rows\n${ms(s.to - s.from)}, on the device ${ms(s.device)}`);
+    track(store.encodes, y + TRACK + 2, (e) => `picture of ${e.request}\n${e.rows} rows in ${ms(e.to - e.from)}`);
+    this.#shown(view).forEach(([id, lane], i) => {
+      const at = HEAD + HEIGHT - this.top + i * LANE;
+      if (at + LANE <= HEAD + HEIGHT || at >= height) return;
+      for (const [phase, left, right, bar] of this.#bars(lane, from, to, store.now, x)) {
+        boxes.push({ x: left, y: at, w: right - left, h: LANE, id, text: () => `${id}\n${phase} ${ms((bar.to ?? store.now) - bar.from)}` });
+      }
+    });
+    for (const one of store.illegal) if (one.t >= from && one.t <= to) {
+      boxes.push({ x: x(one.t) - 3, y: HEAD, w: 6, h: height, text: () => `illegal event ${one.event}\n${one.machine} ${one.id}\n${one.why}` });
+    }
+    return boxes;
   }
 }
 
