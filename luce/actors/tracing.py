@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 import platform
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from hashlib import blake2b
 from importlib.metadata import PackageNotFoundError, version
 from itertools import groupby
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from luce.actors.service import Service
 
 __all__ = [
+    "FOR_FILES",
     "arrival",
     "encoded",
     "failed",
@@ -59,6 +60,7 @@ __all__ = [
     "planned",
     "recorded_policy",
     "refused",
+    "rows_of",
     "snapshot",
     "tell_further_rows",
     "tell_illegal_events",
@@ -200,6 +202,11 @@ def tell_further_rows(events: EventStream, order: int, start: int, tokens: list[
         events.detail(_further_rows, order, start, tokens)
 
 
+def rows_of(decision: Decision) -> int:
+    """:attr:`Planned.rows`, without the rest of it."""
+    return sum([count for _, _, _, count, _, _, layers in decision.segments if layers is None])
+
+
 def _prompt_rows(order: int, submission: Submission) -> Rows:
     prompt = submission.prompt
     elements = prompt.token_ids.astype(np.int32)
@@ -212,6 +219,10 @@ def _prompt_rows(order: int, submission: Submission) -> Rows:
 
 def _further_rows(order: int, start: int, tokens: list[int]) -> Rows:
     return Rows(order, start, np.array(tokens, np.int32))
+
+
+FOR_FILES: frozenset[Callable[..., object]] = frozenset({_prompt_rows, _further_rows})
+"""Makers of details that mean something in a file alone."""
 
 
 def _picture(image: PatchImage, start: int, content: bool) -> Picture:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -88,8 +89,7 @@ class Fault:
 
 Seen = Phase | Step | Encode | Counts | Lost | Fault
 
-_PARKED, _WAITING = frozenset({"parked"}), frozenset({"queued", "following"})
-_RUNNING = frozenset({"encoding", "staging", "decoding"})
+_PARKED, _WAITING, _RUNNING = "parked", ("queued", "following"), ("encoding", "staging", "decoding")
 
 
 class Tracks:
@@ -120,6 +120,8 @@ class Tracks:
         self.here = {one.id: one.configuration for one in snapshot.machines if one.machine == "request"}
         """Where each request stands. A step of one that leads to the very same tuple need not be told."""
         self._phases = {name: phase_in(states) for name, states in self.here.items()}
+        self._in = Counter(self._phases.values())
+        """How many are in each phase."""
 
     def record(
         self, t: float, machine: str, name: str | int, states: tuple[str, ...], value: Any
@@ -137,9 +139,9 @@ class Tracks:
     def detail(self, t: float, detail: object) -> Iterator[Seen]:
         """What else was noted."""
         if isinstance(detail, Arrival):
-            self._orders[detail.id] = detail.order
+            self.arrived(detail.id, detail.order)
         elif isinstance(detail, Planned):
-            self._rows = detail.rows
+            self.planned(detail.rows)
         elif isinstance(detail, Launched):
             self._flights[detail.number] = (t, detail.lanes, self._rows)
             yield self.counts(t)
@@ -153,17 +155,26 @@ class Tracks:
         elif isinstance(detail, Gap):
             yield Lost(t, detail.lost)
             self._phases.clear()
+            self._in.clear()
             self.here.clear()
             self._flights.clear()
 
+    def arrived(self, name: str, order: int) -> None:
+        """What is needed of an :class:`Arrival`."""
+        self._orders[name] = order
+
+    def planned(self, rows: int) -> None:
+        """What is needed of a plan: the rows of its shared batch."""
+        self._rows = rows
+
     def counts(self, t: float) -> Counts:
         """As they are now."""
-        now = list(self._phases.values())
+        now = self._in
         return Counts(
             t,
-            sum(map(now.count, _WAITING)),
-            sum(map(now.count, _RUNNING)),
-            sum(map(now.count, _PARKED)),
+            sum([now[phase] for phase in _WAITING]),
+            sum([now[phase] for phase in _RUNNING]),
+            now[_PARKED],
             int(np.count_nonzero(self._blocks == self._free)),
             int(np.count_nonzero(self._blocks == self._cached)),
         )
@@ -173,16 +184,17 @@ class Tracks:
         if phase == before:
             return
         yield Phase(t, str(name), phase, before, self._orders.get(str(name)))
+        if before is not None:
+            self._in[before] -= 1
         if phase in ENDS:
             self._phases.pop(name, None)
             self.here.pop(name, None)
             self._orders.pop(str(name), None)
         else:
             self._phases[name] = phase
+            self._in[phase] += 1
 
 
-_PARKED, _WAITING = frozenset({"parked"}), frozenset({"queued", "following"})
-_RUNNING = frozenset({"encoding", "staging", "decoding"})
 _NOTHING = Snapshot((), {})
 
 

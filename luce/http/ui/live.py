@@ -14,7 +14,7 @@ from typing import Any
 import trio
 
 from luce.actors.service import Service
-from luce.actors.tracing import snapshot
+from luce.actors.tracing import FOR_FILES, arrival, planned, rows_of, snapshot
 from luce.charts.loader import chart_names, load_chart
 from luce.http.slots import Slots, SlotsState
 from luce.http.sse import data
@@ -32,7 +32,7 @@ IDLE = 0.25
 BOARD = 0.5
 """Seconds between two looks at the slots."""
 MOST_STEPS = 200
-"""Steps in a frame; of more, those that changed nothing are left out: a busy server's tokens."""
+"""Records in a frame; of more, steps that changed nothing are left out: a busy server's tokens."""
 MOST_LEFT = 2000
 """Of those that are left then."""
 MOST_KNOWN = 20_000
@@ -90,31 +90,43 @@ class LiveEvents:
     def _frame(self, news: events.News, board: SlotsState | None, now: float) -> bytes:
         strips: list[Strip] = []
         illegal: list[Illegal] = []
-        details = iter(news.details)
-        note = next(details, None)
-        steps: list[tuple[Any, ...]] = []
-        here = self._tracks.here
-        for number, entry in enumerate(news.entries, news.first):
-            while note is not None and note[0] <= number:
+        entries, tracks, stood = news.entries, self._tracks, self._stood
+        here = tracks.here
+        moves: list[tuple[Any, ...]] = []
+        begun = others = 0
+        for note in (*news.details, _LAST):
+            end = min(note[0] - news.first, len(entries))
+            for entry in entries[begun:end] if end > begun else ():  # there are thousands a second
+                machine, name, states = entry[1], entry[2], entry[5]
+                if machine == "request":
+                    if here.get(name) is states:
+                        continue
+                    strips += map(strip_of, tracks.record(entry[0], machine, name, states, None))
+                elif len(entry) > _PLAIN:
+                    others += 1
+                    strips += map(strip_of, tracks.record(entry[0], machine, name, states, entry[_PLAIN]))
+                    continue
+                else:
+                    if stood.get((machine, name)) is states:
+                        continue
+                    stood[machine, name] = states
+                moves.append(entry)
+            begun = max(begun, end)
+            if note is not _LAST:
                 self._detail(note, strips, illegal)
-                note = next(details, None)
-            if len(entry) == _PLAIN:
-                steps.append(entry)
-                if entry[1] != "request" or here.get(entry[2]) is entry[5]:
-                    continue  # there are thousands a second of these
-            told = self._tracks.record(entry[0], entry[1], entry[2], entry[5], _value(entry))
-            strips += map(strip_of, told)
-        while note is not None:
-            self._detail(note, strips, illegal)
-            note = next(details, None)
-        kept = steps if len(steps) <= MOST_STEPS else self._moves(steps)
+        if len(stood) > MOST_KNOWN:
+            stood.clear()
+        plain = len(entries) - others
+        kept = moves[:MOST_LEFT]
+        if len(entries) <= MOST_STEPS:
+            kept = [entry for entry in entries if len(entry) == _PLAIN]
         return data(
             encode(
                 News(
                     now=now,
                     first=news.first,
                     lost=news.lost,
-                    thinned=len(steps) - len(kept),
+                    thinned=plain - len(kept),
                     steps=kept,
                     strips=strips,
                     illegal=tuple(illegal),
@@ -123,30 +135,22 @@ class LiveEvents:
             )
         )
 
-    def _moves(self, steps: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-        """Without those whose machine stood there already."""
-        stood = self._stood
-        kept = []
-        for step in steps:
-            key = (step[1], step[2])
-            if stood.get(key) is not step[5]:
-                stood[key] = step[5]
-                kept.append(step)
-        if len(stood) > MOST_KNOWN:
-            stood.clear()
-        return kept[:MOST_LEFT]
-
     def _detail(self, note: events.Note, strips: list[Strip], illegal: list[Illegal]) -> None:
         _, t, make, given = note
-        made = make(*given)
-        if isinstance(made, schema.Illegal):
-            illegal.append(forbidden(t, made))
-        strips += map(strip_of, self._tracks.detail(t, made))
+        # Of what comes with every step only what is shown is made.
+        if make is planned:
+            self._tracks.planned(rows_of(given[1]))
+        elif make is arrival:
+            self._tracks.arrived(given[0].id, given[1])
+        elif make not in FOR_FILES:
+            made = make(*given)
+            if isinstance(made, schema.Illegal):
+                illegal.append(forbidden(t, made))
+            strips += map(strip_of, self._tracks.detail(t, made))
 
 
 _PLAIN = 6
 """Fields of a step in the stream's ring; one that was read or is of a range has a value behind them."""
 
-
-def _value(entry: tuple[Any, ...]) -> Any:
-    return entry[_PLAIN] if len(entry) > _PLAIN else None
+_LAST: events.Note = (1 << 62, 0.0, tuple, ())
+"""Stands behind all records."""

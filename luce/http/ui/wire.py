@@ -6,7 +6,8 @@ Times are seconds on the clock of the records.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from operator import attrgetter
+from typing import Any, get_args
 
 import attrs
 import msgspec
@@ -14,7 +15,7 @@ from msgspec import Struct
 
 from luce.charts.draw import to_dot
 from luce.charts.model import Chart, Kind
-from luce.replay.tracks import Seen
+from luce.replay.tracks import Encode, Seen
 from luce.trace import schema
 from luce.trace.schema import LiveMachine
 
@@ -120,11 +121,16 @@ def _finals(chart: Chart) -> tuple[str, ...]:
 
 
 def strip_of(one: Seen) -> Strip:
-    fields = attrs.astuple(one, recurse=False)
-    return (
-        type(one).__name__.lower(),
-        *(value.hex() if isinstance(value, bytes) else value for value in fields),
-    )
+    if isinstance(one, Encode):
+        one = attrs.evolve(one, digest=one.digest.hex())  # type: ignore[arg-type]
+    name, fields = _FIELDS[type(one)]
+    return (name, *fields(one))
 
+
+_FIELDS = {
+    kind: (kind.__name__.lower(), attrgetter(*(field.name for field in attrs.fields(kind))))
+    for kind in get_args(Seen)
+}
+"""Name and fields of each kind; there are hundreds of strips a second."""
 
 encode = msgspec.json.Encoder().encode
