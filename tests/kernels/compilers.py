@@ -1,4 +1,8 @@
-"""Compilers of kernels for GPUs that need no GPU: NVRTC for NVIDIA, clang for AMD."""
+"""Compilers of kernels for GPUs that need no GPU: NVRTC for NVIDIA, clang for AMD.
+
+As an engine has them compiled, or quickly: with next to no optimisation, which is nine tenths of a compiler's time.
+Names, types, static assertions, the assembler and whether a target has an instruction are checked in either way.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from luce.compute.kernel_sources import kernels_directory, module_key, source_path
@@ -36,17 +40,21 @@ def missing(target: str) -> str | None:
     return None if _clang() else f"clang {LEAST_CLANG} or newer is missing: apt-get install clang-19"
 
 
-def compiled(source: str, defines: Defines, target: str) -> bytes:
+def compiled(source: str, defines: Defines, target: str, *, quickly: bool = False) -> bytes:
     """Machine code of a module for a GPU: a cubin, or AMD's assembly. Kept on disk by what it depends on.
 
     Raises:
         CompileError: it does not compile.
     """
-    compiler = str(_nvrtc_path() if target in NVIDIA else _clang())
-    kept = _cache() / f"{Path(source).stem}-{module_key(source, defines, target, compiler)}"
+    compiler, by, options = (
+        (_nvrtc_path(), _by_nvrtc, ("--Ofast-compile=max",) if quickly else ())
+        if target in NVIDIA
+        else (_clang(), _by_clang, ("-O0",) if quickly else ("-O3",))
+    )
+    kept = _cache() / f"{Path(source).stem}-{module_key(source, defines, target, str(compiler), *options)}"
     if kept.is_file():
         return kept.read_bytes()
-    made = _by_nvrtc(source, defines, target) if target in NVIDIA else _by_clang(source, defines, target)
+    made = by(source, defines, target, options)
     kept.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile(dir=kept.parent, delete=False) as file:
         file.write(made)
@@ -85,7 +93,7 @@ def _nvrtc() -> ctypes.CDLL:
     return ctypes.CDLL(str(path))
 
 
-def _by_nvrtc(source: str, defines: Defines, target: str) -> bytes:
+def _by_nvrtc(source: str, defines: Defines, target: str, more: Sequence[str]) -> bytes:
     library = _nvrtc()
     program = ctypes.c_void_p()
     text = source_path(source).read_bytes()
@@ -97,6 +105,7 @@ def _by_nvrtc(source: str, defines: Defines, target: str) -> bytes:
             "-ftz=true",
             f"-I{kernels_directory()}",
             f"-arch={target}",
+            *more,
             *_macros(defines),
         ]
         cells = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
@@ -130,13 +139,13 @@ def _clang() -> str | None:
     return None
 
 
-def _by_clang(source: str, defines: Defines, target: str) -> bytes:
+def _by_clang(source: str, defines: Defines, target: str, more: Sequence[str]) -> bytes:
     """Down to assembly: what is left is a linker's, which other packages have."""
     clang = _clang()
     assert clang is not None, "asked after missing()"
     command = [
         *(clang, "-x", "hip", f"--offload-arch={target}", "--cuda-device-only", "-nogpuinc", "-nogpulib"),
-        *("-std=c++17", "-O3", "-ffp-contract=off", f"-I{kernels_directory()}", *_macros(defines)),
+        *("-std=c++17", *more, "-ffp-contract=off", f"-I{kernels_directory()}", *_macros(defines)),
         *("-Wno-pass-failed", "-S", "-o", "-", str(source_path(source))),
     ]
     done = subprocess.run(command, capture_output=True)
