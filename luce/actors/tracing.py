@@ -97,17 +97,16 @@ def planned(ahead: bool, decision: Decision) -> Planned:
         decision.fails,
         slots,
         starts,
-        _runs(tuple(zip(kinds, counts, sources, samples, layers, strict=True))),
+        _runs(kinds, counts, sources, samples, layers),
     )
 
 
-def _runs(rows: tuple[tuple[Any, ...], ...]) -> tuple[Run, ...]:
-    """Equal ones that follow each other, as one."""
-    if not rows:
-        return ()
-    if rows.count(rows[0]) == len(rows):
-        return (_run(rows[0], len(rows)),)
-    return tuple(_run(row, len(list(same))) for row, same in groupby(rows))
+def _runs(*columns: tuple[Any, ...]) -> tuple[Run, ...]:
+    """Equal rows that follow each other, as one."""
+    size = len(columns[0])
+    if size and all(column.count(column[0]) == size for column in columns):
+        return (_run(tuple([column[0] for column in columns]), size),)
+    return tuple(_run(row, len(list(same))) for row, same in groupby(zip(*columns, strict=True)))
 
 
 def _run(row: tuple[Any, ...], times: int) -> Run:

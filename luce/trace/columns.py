@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
-from itertools import compress
 from typing import Any
 
 import msgspec
@@ -29,6 +28,8 @@ _HEAD = struct.Struct("<QI")
 _WIDTHS = (8, 4, 4, 2)
 _STEP = len(EventRecord._fields) - 2
 """Fields of a record in the ring, which has no number there; where there is a value it has one more."""
+_MOST_QUICK = 1 << 14
+"""Of what is found by address."""
 
 _K = tuple(
     np.uint64(k)
@@ -40,6 +41,7 @@ _K = tuple(
         0xFF51AFD7ED558CCD,
     )
 )
+_HALF, _KEPT = np.uint64(31), np.uint64(48)
 
 Located = tuple[int, float, Any]
 """A detail: the number of the record that it stands before, its time, and what it says."""
@@ -70,22 +72,28 @@ _encode = msgspec.msgpack.Encoder(enc_hook=_plain).encode
 
 def _checks(first: int, columns: Sequence[NDArray[Any]]) -> NDArray[np.uint16]:
     times, who, what = columns[:3]
-    mixed = (
-        np.arange(first, first + len(times), dtype=np.uint64) * _K[0]
-        ^ times.view(np.uint64) * _K[1]
-        ^ who.astype(np.uint64) * _K[2]
-        ^ what.astype(np.uint64) * _K[3]
-    )
-    checks: NDArray[np.uint16] = ((mixed ^ mixed >> np.uint64(31)) * _K[4] >> np.uint64(48)).astype("<u2")
-    return checks
+    mixed = np.arange(first, first + len(times), dtype=np.uint64)
+    mixed *= _K[0]
+    mixed ^= times.view(np.uint64) * _K[1]
+    mixed ^= np.multiply(who, _K[2], dtype=np.uint64)
+    mixed ^= np.multiply(what, _K[3], dtype=np.uint64)
+    mixed ^= mixed >> _HALF
+    mixed *= _K[4]
+    mixed >>= _KEPT
+    return mixed.astype("<u2")
 
 
 class BlockWriter:
     """Makes the blocks of one file."""
 
     def __init__(self) -> None:
-        self._who: dict[str | int, int] = {}
-        self._what: dict[tuple[Any, ...], int] = {}
+        self._who = _Numbers()
+        self._what = _Numbers()
+        self._quick: dict[tuple[Any, ...], int] = {}
+        """The same with a configuration's address for its states: machines of a chart share each, and its hash is that
+        of all names in it."""
+        self._held: list[object] = []
+        """What has these addresses."""
 
     def block(self, first: int, entries: Sequence[tuple[Any, ...]], details: Sequence[Located]) -> bytes:
         """Records from number ``first`` on, as :class:`luce.trace.events.News` has them, and details among them."""
@@ -93,38 +101,68 @@ class BlockWriter:
         if not count:
             return _HEAD.pack(first, 0) + _encode(([], [], [], details))
         times, machines, ids, events, bits, configurations = tuple(zip(*entries))[:_STEP]  # noqa: B905 - lengths differ
-        who, new_who = _numbers(self._who, ids)
-        what, new_what = _numbers(self._what, list(zip(machines, events, bits, configurations, strict=True)))
-        with_value = compress(range(count), map(_STEP.__lt__, map(len, entries)))
-        values = [(at, _stored(entries[at][_STEP])) for at in with_value]
-        columns: list[NDArray[Any]] = [np.array(times, "<f8"), np.array(who, "<u4"), np.array(what, "<u4")]
+        columns: list[NDArray[Any]] = [
+            np.fromiter(times, "<f8", count),
+            np.fromiter(map(self._who.__getitem__, ids), "<u4", count),
+            self._whats(machines, events, bits, configurations),
+        ]
+        values, lengths = [], bytes(map(len, entries))
+        at = lengths.find(_STEP + 1)
+        while at >= 0:
+            values.append((at, _stored(entries[at][_STEP])))
+            at = lengths.find(_STEP + 1, at + 1)
         columns.append(_checks(first, columns))
         pieces = [_HEAD.pack(first, count)]
         # Times grow slowly: differences of their bits are small. Bytes of one weight stand together.
         columns[0] = np.diff(columns[0].view("<i8"), prepend=np.int64(0))
         pieces += [_shuffled(column) for column in columns]
-        pieces.append(_encode((new_who, new_what, values, details)))
+        pieces.append(_encode((self._who.take_new(), self._what.take_new(), values, details)))
         return b"".join(pieces)
 
+    def _whats(
+        self,
+        machines: Sequence[str],
+        events: Sequence[str],
+        bits: Sequence[int],
+        configurations: Sequence[tuple[str, ...]],
+    ) -> NDArray[np.uint32]:
+        quick = self._quick
+        if len(quick) > _MOST_QUICK:
+            quick.clear()
+            self._held.clear()
+        while True:
+            names = zip(machines, events, bits, map(id, configurations), strict=True)
+            try:
+                return np.fromiter(map(quick.__getitem__, names), np.dtype("<u4"), len(machines))
+            except KeyError:  # once for many blocks: what machines do is soon known
+                for name in zip(machines, events, bits, configurations, strict=True):
+                    key = (*name[:3], id(name[3]))
+                    if key not in quick:
+                        quick[key] = self._what[name]
+                        self._held.append(name[3])
 
-def _numbers(known: dict[Any, int], names: Sequence[Any]) -> tuple[list[int], list[Any]]:
-    """Numbers of ``names``, and which of those are new."""
-    found: list[Any] = list(map(known.get, names))
-    new = []
-    if None in found:
-        for at, number in enumerate(found):
-            if number is None:
-                name = names[at]
-                number = known.get(name)
-                if number is None:
-                    number = known[name] = len(known)
-                    new.append(name)
-                found[at] = number
-    return found, new
+
+class _Numbers(dict[Any, int]):
+    """Numbers of names, from zero in the order in which they are first asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._new: list[Any] = []
+
+    def __missing__(self, name: Any) -> int:
+        number = self[name] = len(self)
+        self._new.append(name)
+        return number
+
+    def take_new(self) -> list[Any]:
+        """Those that came since the last time."""
+        new, self._new = self._new, []
+        return new
 
 
 def _shuffled(column: NDArray[Any]) -> bytes:
-    return column.view(np.uint8).reshape(len(column), -1).T.tobytes()
+    raw, width = column.view(np.uint8), column.itemsize
+    return b"".join([raw[weight::width].tobytes() for weight in range(width)])  # a transposed copy is slower
 
 
 class BlockReader:

@@ -114,6 +114,8 @@ class EventStream:
         self._routes: dict[str, tuple[Callable[[EventRecord], None], ...]] = {}
         """Those of them who are told, by machine; found when it is first needed."""
         self._readers: list[EventReader] = []
+        self.detailed = False
+        """Does anybody want details? Kept, not worked out: it is asked several times a step."""
         self.content = False
         """May details say what was asked and answered?"""
 
@@ -144,11 +146,6 @@ class EventStream:
         return self._clock()
 
     @property
-    def detailed(self) -> bool:
-        """Does anybody want details?"""
-        return bool(self._readers)
-
-    @property
     def next_number(self) -> int:
         """Of the next record."""
         return self._seq
@@ -171,7 +168,7 @@ class EventStream:
                 nothing here; ``given`` must not change. What is made of many objects is better given as few: they stay
                 until then, and the garbage collector looks at each.
         """
-        if self._readers:
+        if self.detailed:
             note = (self._seq, self._clock(), make, given)
             for reader in self._readers:
                 reader.notes.append(note)
@@ -180,12 +177,14 @@ class EventStream:
         """Tell it details, after :meth:`leave` again. Idempotent, as that is."""
         if reader not in self._readers:
             self._readers.append(reader)
+            self.detailed = True
             self.content |= reader.content
 
     def leave(self, reader: EventReader) -> None:
         """Tell it no details any more."""
         if reader in self._readers:
             self._readers.remove(reader)
+            self.detailed = bool(self._readers)
             self.content = any(one.content for one in self._readers)
 
     def lull(self) -> None:
