@@ -2,7 +2,7 @@
 // rows in either layout of activations. Correct everywhere; fast nowhere, but small enough to run beside gemm_decode.
 //
 // A block has one row-block and ROWS activations; its warps take the chunks of 1,024 K in turn, and the partial sums are added in
-// ascending order out of shared memory.
+// ascending order out of shared memory, all of them at the end or those of a round of the warps at a time.
 #include "activation.h"
 #include "gemm_tile.h"
 
@@ -14,6 +14,9 @@
 #endif
 #ifndef BESIDE
 #define BESIDE 0   // 1: beside the grid before it, which lets this one start when x is there, and does not write it
+#endif
+#ifndef ROUNDS
+#define ROUNDS 0   // 1: shared memory holds WARPS partial sums, not those of all chunks
 #endif
 #define EPILOGUE_STORE 0
 #define EPILOGUE_ADD 1
@@ -42,45 +45,52 @@ LUCE_KERNEL_RESIDENT(gemm_plain, WARPS * WARP, BESIDE ? 6 : 1)
   const Activations a = {x, x_rows, x_tile, records * RECORD_DEPTH};
   f32* partials = (f32*)shared_memory();
   if (BESIDE) pdl_launch();
-  for (i32 chunk = warp(); chunk < chunks; chunk += WARPS) {
-    Tile p;
-    clear(p);
-    const i32 end = min_(records, chunk * 4 + 4);
-    for (i32 r = chunk * 4; r < end; r++) {
-      const u8* record = w + ((i64)block_x() * records + r) * RECORD_BYTES;
-      Scales scales;
-      load_scales(record, lane, scales);
-#if SCALED
-      Tile c;
-      clear(c);
-#else
-      Tile& c = p;
-#endif
-      UNROLL
-      for (int quarter = 0; quarter < 4; quarter++) {
-        u32 v[4][4];
-        load_weights(record, scales, lane, quarter, v);
-        multiply_from(c, v, a, first, r * RECORD_DEPTH + quarter * 64, lane);
-      }
-#if SCALED
-      // hi and lo of the sums of two blocks, for eight rows at a time
-      u32x2 sums[TILES] = {};
-      UNROLL
-      for (int i = 0; i < (MINIMA ? TILES : 0); i++) {
-        const u16* at = a.at + activation_sum_index(a, first + i * 8 + lane_row(lane), r * 8 + (lane & 3) * 2);
-        sums[i] = {*(const u32*)at, *(const u32*)(at + activation_sum_gap(a))};
-      }
-      add_record(p, c, record, sums, lane);
-#endif
-    }
-    put_partial(partials + chunk * PARTIAL, p, lane);
-  }
-  sync_block();
-  if (warp() > 0) return;
   f32 t[MERGED];
   UNROLL
   for (int v = 0; v < MERGED; v++) t[v] = 0.0f;
-  for (i32 chunk = 0; chunk < chunks; chunk++) take_partial(t, partials + chunk * PARTIAL, lane);
+  for (i32 from = 0;; from += WARPS) {
+    const i32 to = ROUNDS ? min_(chunks, from + WARPS) : chunks;
+    for (i32 chunk = from + warp(); chunk < to; chunk += WARPS) {
+      Tile p;
+      clear(p);
+      const i32 end = min_(records, chunk * 4 + 4);
+      for (i32 r = chunk * 4; r < end; r++) {
+        const u8* record = w + ((i64)block_x() * records + r) * RECORD_BYTES;
+        Scales scales;
+        load_scales(record, lane, scales);
+#if SCALED
+        Tile c;
+        clear(c);
+#else
+        Tile& c = p;
+#endif
+        UNROLL
+        for (int quarter = 0; quarter < 4; quarter++) {
+          u32 v[4][4];
+          load_weights(record, scales, lane, quarter, v);
+          multiply_from(c, v, a, first, r * RECORD_DEPTH + quarter * 64, lane);
+        }
+#if SCALED
+        // hi and lo of the sums of two blocks, for eight rows at a time
+        u32x2 sums[TILES] = {};
+        UNROLL
+        for (int i = 0; i < (MINIMA ? TILES : 0); i++) {
+          const u16* at = a.at + activation_sum_index(a, first + i * 8 + lane_row(lane), r * 8 + (lane & 3) * 2);
+          sums[i] = {*(const u32*)at, *(const u32*)(at + activation_sum_gap(a))};
+        }
+        add_record(p, c, record, sums, lane);
+#endif
+      }
+      put_partial(partials + (chunk - from) * PARTIAL, p, lane);
+    }
+    sync_block();
+    if (warp() > 0 && to == chunks) return;
+    if (warp() == 0) {
+      for (i32 chunk = from; chunk < to; chunk++) take_partial(t, partials + (chunk - from) * PARTIAL, lane);
+    }
+    if (to == chunks) break;
+    sync_block();
+  }
   UNROLL
   for (int v = 0; v < MERGED; v++) {
     i32 row, index;

@@ -111,12 +111,18 @@ class WeightMatrix:
     def nbytes(self) -> int:
         return int(self.records.nbytes)
 
+    def fits(self, rows: int) -> bool:
+        """Has the device the shared memory that :meth:`decode` takes for a bucket of rows?"""
+        return self._plan(rows) is not None
+
     def plan(self, rows: int) -> DecodePlan | ClusterPlan:
-        """The launch for a bucket of rows."""
-        return self._plan(rows)
+        """The launch for a bucket of rows that :meth:`fits`."""
+        plan = self._plan(rows)
+        assert plan is not None, f"{rows} rows of {self.format} do not fit into shared memory"
+        return plan
 
     @functools.lru_cache(maxsize=16)  # noqa: B019 - matrices live as long as their model
-    def _plan(self, rows: int) -> DecodePlan | ClusterPlan:
+    def _plan(self, rows: int) -> DecodePlan | ClusterPlan | None:
         device = self.device
         return plan_decode(
             self.format,
@@ -312,17 +318,16 @@ class WeightMatrix:
         height = PLAIN_ROWS if tile else rows
         chunks = -(-self.depth // CHUNK_DEPTH)
         warps = BESIDE_WARPS if beside else PLAIN_WARPS
-        kernel = self.device.kernel(
-            "gemm_plain.cu",
-            "gemm_plain",
-            {
-                "FORMAT": f"FORMAT_{self.format}",
-                "ROWS": height,
-                "WARPS": warps,
-                "PREFILL": int(tile > 0),
-                "BESIDE": int(beside),
-            },
-        )
+        defines: dict[str, int | str] = {
+            "FORMAT": f"FORMAT_{self.format}",
+            "ROWS": height,
+            "WARPS": warps,
+            "PREFILL": int(tile > 0),
+            "BESIDE": int(beside),
+        }
+        if chunks * partial_floats(height) * 4 > self.device.shared_limit:
+            defines["ROUNDS"], chunks = 1, warps
+        kernel = self.device.kernel("gemm_plain.cu", "gemm_plain", defines)
         kernel(
             (-(-self.rows // ROW_BLOCK), -(-rows // height), 1),
             warps * 32,

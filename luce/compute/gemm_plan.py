@@ -84,6 +84,7 @@ def shared_bytes(
     )
 
 
+@functools.cache
 def plan_decode(
     name: str,
     out: int,
@@ -92,8 +93,9 @@ def plan_decode(
     multiprocessors: int,
     shared_limit: int,
     clusters: bool = False,
-) -> DecodePlan | ClusterPlan:
-    """The launch for a matrix [out, depth] in records of format ``name`` and a bucket of ``rows`` rows.
+) -> DecodePlan | ClusterPlan | None:
+    """The launch for a matrix [out, depth] in records of format ``name`` and a bucket of ``rows`` rows; None where
+    shared memory does not hold so many activations of a chunk of K beside weights: 64 rows in 99 KiB, 32 in 64 KiB.
 
     Args:
         clusters: CTAs of this device can form clusters. That is quicker where activations are many and the matrix is
@@ -134,7 +136,7 @@ def plan_decode(
             return _launch(
                 name, blocks, depth, rows, multiprocessors, warps, stages, slots, resident, slice_chunks
             )
-    raise AssertionError("a slice of one chunk of 64 rows fits everywhere")
+    return None
 
 
 def _few_units(

@@ -109,6 +109,10 @@ class HostKernel:
             kept = tuple(args)
             self.device.recording.append(lambda: self(grid, block, kept, shared=shared))
             return
+        if shared > self.device.shared_limit:
+            raise DeviceError(
+                f"kernel {self.name}: {shared} bytes of shared memory, and a block may have {self.device.shared_limit}"
+            )
         cells = [_argument(value) for value in args]
         pointers = (ctypes.c_void_p * len(cells))(*(ctypes.addressof(cell) for cell in cells))
         shape = (ctypes.c_int32 * 4)(*grid, block)

@@ -9,6 +9,7 @@ from luce.compute import activations
 from luce.compute.device import Device
 from luce.compute.gemm import Epilogue, WeightMatrix
 from luce.compute.weight_fields import FORMATS
+from tests.kernels.conftest import open_test_device
 from tests.kernels.test_gemm_decode import error, exact, product, rows_of
 from tests.kernels.weights import random_rows
 
@@ -57,3 +58,13 @@ def test_products_are_added(device: Device) -> None:
     before = rows_of(70, 35, seed=2)
     after = plain(matrix, x, 64, before.copy())
     np.testing.assert_array_equal(after, before[:, :32] + plain(matrix, x, 64))
+
+
+def test_sums_of_more_chunks_than_fit_into_shared_memory_at_once() -> None:
+    """64 rows of a matrix as deep as the 27B's: 68 KiB of them, in the 64 KiB that an AMD GPU's block may have."""
+    device = open_test_device()
+    device.shared_limit = 65536
+    raw, x = random_rows("Q4_0", 16, 17 * 1024), rows_of(64, 17 * 1024)
+    matrix = WeightMatrix.load(device, "Q4_0", raw, 17 * 1024)
+    assert matrix.fits(4) and not matrix.fits(64)
+    np.testing.assert_array_equal(plain(matrix, x, 0)[:4], product(matrix, x[:4], 4))

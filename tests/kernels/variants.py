@@ -36,8 +36,6 @@ Defines = Mapping[str, int | str]
 SHAPES = ("qwen3.5-27b", "qwen3.5-0.8b")
 RECORDS = ("Q4_K", "Q6_K", "IQ4_XS", "Q8_0", "Q4_0", "BF16", "Q5_K")
 ONLY_SM90 = (
-    "gemm_decode.cu",
-    "gemm_cluster.cu",
     "gemm_wide.cu",
     "gemm_prefill.cu",
     "gemm_tower.cu",
@@ -47,6 +45,8 @@ ONLY_SM90 = (
 """Sources with nothing in them for other GPUs, on which launchers ask for others."""
 WITH_BULK = ("sm_90a", "sm_120a")
 """Bulk copies into shared memory."""
+ONLY_WITH_BULK = ("gemm_decode.cu", "gemm_cluster.cu")
+"""Sources with nothing in them for the others."""
 
 
 @attrs.frozen
@@ -109,12 +109,17 @@ def _ask(device: RecordingDevice) -> None:
     ):
         matrix = ExpertMatrix("matrix", name, (), 64, 256, bool(epilogue), none)
         experts._product(matrix, 0, True, tiles, none, 8, none, [none], epilogue, sums=name == "Q4_K")
-    if device.arch == "sm_90a":
+    if device.arch in WITH_BULK:
         for name, rows, epilogue in (
             *(("Q4_K", 16, Decoded.SWIGLU), ("BF16", 1, Decoded.ADD), ("Q6_K", 1, Decoded.STORE)),
             *(("Q8_0", 64, Decoded.SWIGLU), ("IQ4_XS", 4, Decoded.ADD), ("Q4_0", 8, Decoded.STORE)),
         ):
-            _matrix(device, name).decode(None, None, rows, epilogue, GemmScratch(None, None))
+            matrix = _matrix(device, name)
+            if matrix.fits(rows):
+                matrix.decode(None, None, rows, epilogue, GemmScratch(None, None))
+            else:
+                matrix.plain(None, None, rows, 0, Decoded.STORE)
+    if device.arch == "sm_90a":
         for name, rows, epilogue in (("Q4_K", 64, Decoded.SWIGLU), ("BF16", 32, Decoded.ADD)):
             _matrix(device, name).wide(None, None, rows, epilogue, GemmScratch(None, None), tile=rows)
         for name, product, rows in (
@@ -142,7 +147,10 @@ def modules(target: str) -> tuple[Module, ...]:
     ]
     asked = {module.source for module in found}
     for source in SOURCES:
-        if source not in asked and not (source in ONLY_SM90 and target != "sm_90a"):
+        left_out = (source in ONLY_SM90 and target != "sm_90a") or (
+            source in ONLY_WITH_BULK and target not in WITH_BULK
+        )
+        if source not in asked and not left_out:
             names = frozenset(_KERNELS.findall(source_path(source).read_text()))
             if source == "selftest.cu" and target in (
                 "sm_80",

@@ -54,7 +54,7 @@ def scratch_of(
     rows = max(sizes.chunk_rows, STEP_ROWS)
     if config.moe is not None:
         yield from moe_arrays(MoeShape.of(config), rows)
-    elif needs_gate_up(device.arch):
+    elif needs_gate_up(device, text):
         yield ArraySpec("working memory", "gate and up", (rows, 2 * config.ffn))
     yield from pass_arrays(sizes.chunk_rows, num_token_ids)
     yield from row_arrays(config, sizes.chunk_rows)

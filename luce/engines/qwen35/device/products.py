@@ -1,6 +1,7 @@
 """Launches the weight products: a matrix of one part or several times the rows of one input.
 
-Up to 64 rows go through the GEMM for few rows, more through the one for many; a row's bits are the same.
+Up to 64 rows go through the GEMM for few rows, more through the one for many, and what a device has no room or no
+instructions for through the plain one; a row's bits are the same.
 """
 
 from __future__ import annotations
@@ -13,13 +14,22 @@ import numpy as np
 from luce.compute import gemm_prefill
 from luce.compute.activations import BUCKETS, padded_depth
 from luce.compute.device import Array, Device
-from luce.compute.gemm import Epilogue, GemmScratch, RowNorm, WeightMatrix
+from luce.compute.gemm import Epilogue, GemmScratch, RowNorm, WeightMatrix, scratch_sizes
 from luce.compute.gemm_prefill import launch_gemm_prefill, prefill_rows
 from luce.engines.qwen35.device.descriptors import STEP_ROWS
 from luce.engines.qwen35.device.weights import Matrix, Part, Text
 from luce.engines.qwen35.memory_parts import ArraySpec
 
-__all__ = ["Input", "Normed", "Products", "input_height", "input_tile", "needs_gate_up", "product_arrays"]
+__all__ = [
+    "Input",
+    "Normed",
+    "Products",
+    "decode_rows",
+    "input_height",
+    "input_tile",
+    "needs_gate_up",
+    "product_arrays",
+]
 
 POINTWISE_THREADS = 256
 BESIDE_ROWS = 4
@@ -38,9 +48,18 @@ def few_rows(arch: str) -> bool:
     return arch == "host" or (arch.startswith("sm_") and int(arch[3:].rstrip("a")) >= 90)
 
 
-def needs_gate_up(arch: str) -> bool:
+def decode_rows(device: Device, text: Text) -> int:
+    """Most rows of a step that the GEMM for few rows multiplies with every matrix; the plain one does larger steps. 64,
+    less where shared memory is too small for so many activations, 0 without bulk copies."""
+    if not few_rows(device.arch):
+        return 0
+    matrices = [_weights(device, part) for part in _parts(text)]
+    return max((rows for rows in BUCKETS if all(weights.fits(rows) for weights in matrices)), default=0)
+
+
+def needs_gate_up(device: Device, text: Text) -> bool:
     """Do gate and up of some rows go through memory in float32?"""
-    return not (few_rows(arch) and many_rows(arch))
+    return decode_rows(device, text) < STEP_ROWS or not many_rows(device.arch)
 
 
 def input_tile(rows: int) -> int:
@@ -106,13 +125,12 @@ def _weights(device: Device, part: Part) -> WeightMatrix:
 
 def product_arrays(device: Device, text: Text) -> tuple[ArraySpec, ArraySpec]:
     """Scratch in which blocks of a product meet, enough for every matrix and bucket. The counters start as zeros."""
-    plans = [_weights(device, part).plan(rows) for part in _parts(text) for rows in BUCKETS]
-    parts, counts = max(plan.parts for plan in plans), max(plan.counts for plan in plans)
-    name = "working memory"
-    return (
-        ArraySpec(name, "product parts", (max(parts, 4),)),
-        ArraySpec(name, "product counts", (max(counts, 4),), "uint32"),
+    buckets = [rows for rows in BUCKETS if rows <= decode_rows(device, text)]
+    parts, counts = scratch_sizes(
+        [_weights(device, part).plan(rows) for part in _parts(text) for rows in buckets]
     )
+    name = "working memory"
+    return ArraySpec(name, "product parts", (parts,)), ArraySpec(name, "product counts", (counts,), "uint32")
 
 
 class Products:
@@ -126,7 +144,7 @@ class Products:
         device.fill(counts, 0)
         self._scratch = GemmScratch(parts, counts)
         self._matrices = {id(part): _weights(device, part) for part in _parts(text)}
-        self._few, self._many = few_rows(device.arch), many_rows(device.arch)
+        self._most, self._many = decode_rows(device, text), many_rows(device.arch)
         self._gate_up = gate_up
         self._pointwise = None
         if gate_up is not None:
@@ -134,9 +152,8 @@ class Products:
 
     def norms(self, rows: int, matrix: Matrix) -> bool:
         """Does the product with ``rows`` rows take them as :class:`Normed`?"""
-        if not self._few or input_tile(rows):
-            return False
-        return all(self._matrices[id(part)].norms(input_height(rows)) for part in matrix.parts)
+        height = input_height(rows)
+        return height <= self._most and all(self._matrices[id(part)].norms(height) for part in matrix.parts)
 
     def store(self, matrix: Matrix, x: Input | Normed, out: Array, *, followed: bool = False) -> None:
         """``out`` f32 [rows, …] = x W^T, in its first columns. ``followed``: by a launch that runs beside it."""
@@ -144,7 +161,7 @@ class Products:
 
     def store_both(self, first: Matrix, out: Array, second: Matrix, to: Array, x: Input) -> None:
         """:meth:`store` of two matrices; a small ``second`` costs next to nothing, it runs beside the first."""
-        if x.tile or x.height > BESIDE_ROWS or not self._few:
+        if x.height > min(BESIDE_ROWS, self._most):
             self.store(second, x, to)
             self.store(first, x, out)
             return
@@ -168,7 +185,7 @@ class Products:
                 self._normed(weights, x, to, epilogue, stride)
             elif x.tile and self._many:
                 self._prefill(part, x, to, gemm_prefill.Epilogue[epilogue.name], width=stride)
-            elif x.tile or not self._few:
+            elif x.height > self._most:
                 weights.plain(x.data, to, x.height, x.tile, epilogue, stride=stride, valid=x.rows)
             else:
                 own = part.format in SUMMED and not x.sums
@@ -202,7 +219,7 @@ class Products:
             many = gemm_prefill.Epilogue.SWIGLU
             self._prefill(part, x, out, many, out_depth=result.depth)
             return result
-        if not x.tile and self._few:
+        if x.height <= self._most:
             weights.decode(x.data, out, x.height, Epilogue.SWIGLU, self._scratch, valid=x.rows)
             return attrs.evolve(result, sums=False)
         assert self._gate_up is not None and self._pointwise is not None

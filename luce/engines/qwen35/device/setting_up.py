@@ -17,7 +17,7 @@ from luce.engines.qwen35.device.descriptors import CHUNK_ROWS, STEP_ROWS
 from luce.engines.qwen35.device.draws import DrawFiller
 from luce.engines.qwen35.device.plan import DeviceSizes, device_arrays, scratch_of
 from luce.engines.qwen35.device.pool import DevicePool, allocate
-from luce.engines.qwen35.device.products import few_rows, many_rows
+from luce.engines.qwen35.device.products import decode_rows, few_rows, many_rows
 from luce.engines.qwen35.device.program import QwenProgram
 from luce.engines.qwen35.device.runner import Runner, graph_rows
 from luce.engines.qwen35.device.sampler import DeviceSampler
@@ -26,7 +26,7 @@ from luce.engines.qwen35.device.weights import Text, conversions, list_weights, 
 from luce.engines.qwen35.memory_parts import ArraySpec
 from luce.engines.qwen35.weights import Qwen35Weights
 
-__all__ = ["set_up"]
+__all__ = ["launch_all", "set_up"]
 
 log = logging.getLogger(__name__)
 
@@ -60,6 +60,11 @@ def set_up(
         log.info("%d matrices of format %s are held as %s on the device", count, file, held)
     if not few_rows(device.arch):
         log.info("%s has no bulk copies: products of up to 64 rows run on the plain kernel", device.arch)
+    elif (most := decode_rows(device, text)) < STEP_ROWS:
+        log.info(
+            "%s has %d bytes of shared memory for a block: steps of more than %d rows run on the plain kernel",
+            *(device.arch, device.shared_limit, most),
+        )
     if not many_rows(device.arch):
         log.info("%s has no warpgroup products: prompts run on the plain kernel", device.arch)
     upload(device, text)
@@ -85,7 +90,15 @@ def _kernels(
     device: Device, config: TextConfig, text: Text, sizes: DeviceSizes, num_token_ids: int, tiled: bool
 ) -> list[tuple[str, str, tuple[tuple[str, int | str], ...]]]:
     """What the model's passes ask for."""
-    recorder: Any = Recorder(device)
+    recorder = Recorder(device)
+    launch_all(recorder, config, text, sizes, num_token_ids, tiled)
+    return list(recorder.wanted)
+
+
+def launch_all(
+    recorder: Any, config: TextConfig, text: Text, sizes: DeviceSizes, num_token_ids: int, tiled: bool
+) -> None:
+    """Launch every kind of pass on a stand-in of a device, a :class:`Recorder`."""
     few = DeviceSizes(1, 1, CHUNK_ROWS, max(sizes.chunk_rows, STEP_ROWS))
     scratch: dict[str, Any] = {
         spec.name: np.empty(spec.shape, spec.dtype)
@@ -99,4 +112,3 @@ def _kernels(
         program.step(pool, parts, rows, 0)
     for rows in sorted({*graph_rows(few.chunk_rows), few.chunk_rows}):
         program.chunk(pool, parts, (rows, 1, 1, 1), rows)
-    return list(recorder.wanted)
