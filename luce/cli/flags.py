@@ -167,6 +167,15 @@ class ModelFlags:
             "first GPU if there is one.",
         ),
     ] = "auto"
+    encoder_device: Annotated[
+        str | None,
+        NAME,
+        Parameter(
+            group=MODEL,
+            help="Where pictures are encoded: cuda:N or hip:N, another GPU than the text model's, or cpu; by default "
+            "on the text model's device, if it can.",
+        ),
+    ] = None
 
     def options(self, sampling: Mapping[str, float | int] | None = None) -> Any:
         """:class:`luce.engines.load_model.LoadOptions` of these flags, and of those about sampling that were given."""
@@ -181,6 +190,7 @@ class ModelFlags:
             num_blocks=self.blocks,
             max_memory=self.max_memory,
             device=self.device,
+            encoder_device=self.encoder_device,
             sampling=sampling or {},
         )
 

@@ -26,8 +26,11 @@ PLAIN_SHARED = 48 * 1024
 """Bytes of shared memory that a block may have without asking."""
 
 
-def open_device(index: int = 0) -> CupyDevice:
-    """The GPU with this number.
+def open_device(index: int = 0, flag: str = "--device") -> CupyDevice:
+    """The GPU with this number. The calling thread's work goes to it from now on, where it names no stream.
+
+    Args:
+        flag: that asked for it.
 
     Raises:
         ConfigError: CuPy is not installed, or there is no such GPU.
@@ -38,14 +41,14 @@ def open_device(index: int = 0) -> CupyDevice:
         raise ConfigError(
             f"a GPU needs CuPy, which cannot be imported ({error}); install it with: "
             "pip install 'luce[cuda13]' (CUDA 13), 'luce[cuda12]' (CUDA 12) or 'luce[rocm]' (ROCm)",
-            flag="--device",
+            flag=flag,
         ) from None
     try:
         count = cupy.cuda.runtime.getDeviceCount()
     except cupy.cuda.runtime.CUDARuntimeError as error:
-        raise ConfigError(f"no GPU can be used: {error}; use --device cpu", flag="--device") from None
+        raise ConfigError(f"no GPU can be used: {error}; use cpu", flag=flag) from None
     if index >= count:
-        raise ConfigError(f"there is no GPU {index}; this machine has {count}", flag="--device")
+        raise ConfigError(f"there is no GPU {index}; this machine has {count}", flag=flag)
     return CupyDevice(cupy, index)
 
 
@@ -153,7 +156,8 @@ class CupyDevice:
         self._kernels: dict[tuple[str, str, tuple[tuple[str, int | str], ...]], CupyKernel] = {}
 
     def free_bytes(self) -> int:
-        return int(self.cupy.cuda.runtime.memGetInfo()[0])
+        with self._device:
+            return int(self.cupy.cuda.runtime.memGetInfo()[0])
 
     def kernel(self, source: str, name: str, defines: Defines | None = None) -> CupyKernel:
         wanted = defines or {}
@@ -224,7 +228,8 @@ class CupyDevice:
         array.data.memset_async(byte, array.nbytes, self.cupy.cuda.get_current_stream())
 
     def stream(self) -> Any:
-        return self.cupy.cuda.Stream(non_blocking=True)
+        with self._device:
+            return self.cupy.cuda.Stream(non_blocking=True)
 
     @contextlib.contextmanager
     def using(self, stream: Any) -> Iterator[None]:
@@ -232,7 +237,8 @@ class CupyDevice:
             yield
 
     def event(self) -> _Event:
-        return _Event(self.cupy.cuda.Event(block=True))
+        with self._device:
+            return _Event(self.cupy.cuda.Event(block=True))
 
     def capture(self, record: Callable[[], None]) -> Any:
         stream = self.cupy.cuda.get_current_stream()

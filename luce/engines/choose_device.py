@@ -9,19 +9,27 @@ from typing import cast
 from luce.compute.device import Device
 from luce.errors import ConfigError
 
-__all__ = ["AUTO", "CPU", "choose_device"]
+__all__ = ["AUTO", "CPU", "choose_device", "gpu_number"]
 
 CPU, AUTO = "cpu", "auto"
+_GPU = re.compile(r"(cuda|hip)(?::(\d+))?")
 
 log = logging.getLogger(__name__)
 
 
-def choose_device(wanted: str) -> Device | None:
+def gpu_number(wanted: str) -> int | None:
+    """Of a device that :func:`choose_device` takes; None: it names no GPU."""
+    match = _GPU.fullmatch("cuda" if wanted == AUTO else wanted)
+    return None if match is None else int(match[2] or 0)
+
+
+def choose_device(wanted: str, flag: str = "--device") -> Device | None:
     """The device that ``wanted`` names; None: the CPU.
 
     Args:
         wanted: ``cpu``; ``cuda``, ``cuda:N`` or ``hip:N``, the GPU of that number; ``auto``, the first GPU where CuPy
             finds one, else the CPU.
+        flag: that it comes from.
 
     Raises:
         ConfigError: it is none of these, CuPy is not installed (says what to install), or there is no such GPU.
@@ -38,11 +46,11 @@ def choose_device(wanted: str) -> Device | None:
             return None
         log.info("running on %s", found.fingerprint)
         return cast(Device, found)
-    match = re.fullmatch(r"(cuda|hip)(?::(\d+))?", wanted)
+    match = _GPU.fullmatch(wanted)
     if match is None:
-        raise ConfigError(f"{wanted!r} is no device; use cpu, cuda:N, hip:N or auto", flag="--device")
-    device = open_device(int(match[2] or 0))
+        raise ConfigError(f"{wanted!r} is no device; use cpu, cuda:N, hip:N or auto", flag=flag)
+    device = open_device(int(match[2] or 0), flag)
     if device.hip != (match[1] == "hip"):
         have = "ROCm" if device.hip else "CUDA"
-        raise ConfigError(f"CuPy is installed for {have}, and {wanted} was asked for", flag="--device")
+        raise ConfigError(f"CuPy is installed for {have}, and {wanted} was asked for", flag=flag)
     return cast(Device, device)

@@ -82,6 +82,8 @@ class LoadOptions:
     """Of a picture; None: :data:`luce.vision.decode.MAX_PIXELS`, or what a quarter of the free memory decodes."""
     device: str = CPU
     """As :func:`luce.engines.choose_device.choose_device` takes it."""
+    encoder_device: str | None = None
+    """As :func:`luce.engines.encoder_device.choose_encoder` takes it."""
     decoding_workers: int = 0
     """Pictures that are decoded at once, for the memory plan; 0: that memory is not planned, and not bounded by what is
     free."""
@@ -168,7 +170,7 @@ def open_model(
             flag="--blocks",
         )
     file_bytes = check_tensors(files, config)
-    on_device = place(files, config, memory, options.device, options.max_memory)
+    on_device = place(files, config, memory, options.device, options.max_memory, options.encoder_device)
     if on_device is not None:
         memory = attrs.evolve(memory, num_blocks=on_device.plan.sizes.num_blocks)
     limits = _decode_limits(options, config, memory)
@@ -222,6 +224,7 @@ def load_engine(opened: OpenedModel, progress: Callable[[LoadProgress], None] | 
             opened.on_device.plan.sizes,
             num_token_ids=num_token_ids,
             tiled=opened.on_device.tiled,
+            encoder=opened.on_device.encoder,
         )
     if opened.weights is not None:
         weights = opened.weights(opened.config, progress)

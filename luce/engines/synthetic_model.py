@@ -45,7 +45,7 @@ def open_synthetic(
         ConfigError: a flag does not fit the model or the machine.
         ModelFileError: this copy of luce came without the bundled model.
     """
-    plain = attrs.evolve(options, context=None, num_blocks=None, device=CPU)
+    plain = attrs.evolve(options, context=None, num_blocks=None, device=CPU, encoder_device=None)
     demo = open_model(demo_model(), plain, fitting=False)
     config, files = demo.config, demo.files
     if shape != DEMO_SHAPE:

@@ -33,6 +33,7 @@ def new_device_engine(
     eager: bool = False,
     device: Device | None = None,
     max_patches: int = 0,
+    encoder: Device | None = None,
     **_: object,
 ) -> DeviceEngine:
     """What belongs to nobody holds NaN. Some passes of the tests are longer than ``chunk_rows``."""
@@ -44,6 +45,7 @@ def new_device_engine(
         num_token_ids=SAMPLED_IDS if config.text.vocab_size == 120 else None,
         eager=eager,
         poison=True,
+        encoder=encoder,
     )
 
 

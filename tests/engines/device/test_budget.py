@@ -6,7 +6,8 @@ import pytest
 
 from luce.compute.host_device import HostDevice
 from luce.engines.choose_device import choose_device
-from luce.engines.on_device import plan_on_device, vision_bytes
+from luce.engines.encoder_device import vision_bytes
+from luce.engines.on_device import plan_on_device
 from luce.engines.qwen35.device.budget import MOST_SHARES, device_memory_plan, fit_device
 from luce.engines.qwen35.device.plan import DeviceSizes
 from luce.engines.qwen35.device.weights import conversions, list_weights

@@ -29,6 +29,8 @@ MOST_SHARES = 4
 class DevicePlan:
     sizes: DeviceSizes
     arrays: tuple[ArraySpec, ...]
+    encoder: str | None = None
+    """Name of another device, on which the vision tower is."""
 
     @property
     def total(self) -> int:
@@ -45,13 +47,15 @@ class DevicePlan:
 
 
 def device_memory_plan(config: Qwen35Config, host: MemoryPlan, found: DevicePlan) -> MemoryPlan:
-    """What serving takes where the text model is on a device: its arrays there, the vision tower there or on the host,
-    and requests' memory on the host, as in ``host``."""
+    """What serving takes where the text model is on a device: its arrays there, the vision tower there, on another
+    device or on the host, and requests' memory on the host, as in ``host``."""
     requested = host.requested
     vision: tuple[ArraySpec, ...] = ()
     if config.vision is not None and (patches := found.sizes.max_patches):
         weights = ArraySpec("vision tower", "weights", (vision_weight_bytes(config.vision),), "uint8")
         vision = (weights, *device_vision_arrays(config.vision, patches))
+        if found.encoder is not None:
+            vision = tuple(attrs.evolve(spec, part=f"{spec.part} on {found.encoder}") for spec in vision)
         requested = tuple(spec for spec in requested if spec.part != "encoding")
     elif config.vision is not None:
         vision = tuple(vision_arrays(config.vision))

@@ -47,7 +47,7 @@ class DeviceEngine(CommandEngine):
         config, weights: the model; matrices may be deferred tensors (:mod:`.deferred`), which are read one by one.
         sizes: see there.
         tiled: DeltaNet output matrices take value heads in a GGUF's order (:func:`.loading.tiled_output`).
-        vision: encodes pictures on the caller's thread, where the model has a vision tower.
+        encoder: another device, on which pictures are encoded while steps run; None: ``device``, between steps.
 
     Raises:
         DeviceError: a kernel does not compile, or there is not enough memory.
@@ -65,6 +65,7 @@ class DeviceEngine(CommandEngine):
         eager: bool = False,
         tiled: bool = False,
         poison: bool = False,
+        encoder: Device | None = None,
     ) -> None:
         started = time.perf_counter()
         self.device, self.config = device, config
@@ -85,7 +86,7 @@ class DeviceEngine(CommandEngine):
         """Of pictures that are encoded on the device."""
         self._vision: Callable[[PatchImage], F32] | None = None
         if config.vision is not None and weights.vision is not None:
-            self._vision = self._tower(config.vision, weights.vision, sizes.max_patches)
+            self._vision = self._tower(config.vision, weights.vision, sizes.max_patches, encoder)
         capabilities = Capabilities(
             num_slots=pool.num_slots,
             block_size=pool.block_size,
@@ -167,11 +168,13 @@ class DeviceEngine(CommandEngine):
         return DeviceTicket(plan, fd)
 
     def _tower(
-        self, config: VisionConfig, weights: VisionWeights, max_patches: int
+        self, config: VisionConfig, weights: VisionWeights, max_patches: int, encoder: Device | None
     ) -> Callable[[PatchImage], F32]:
-        """Encodes a picture: between steps, in slices, on a stream of its own, or on the CPU."""
+        """Encodes a picture: between steps, in slices, on a stream of its own, on another device, or on the CPU."""
         if not max_patches:
             return VisionTower(config, weights)
+        if encoder is not None and encoder is not self.device:
+            return DeviceVision(encoder, config, weights, max_patches)
         tower = DeviceVision(
             self.device, config, weights, max_patches, Slices(self.device, self._between_steps).run
         )
