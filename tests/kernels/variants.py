@@ -68,6 +68,10 @@ def _formats(names: Sequence[str]) -> list[Defines]:
 _TABLE: dict[str, list[Defines]] = {
     "embedding.cu": _formats([*RECORDS, "F16", "F32"]),
     "pointwise.cu": _each("FUNCTION", ["SWIGLU", "ROUND"]),
+    "matvec_f32.cu": [
+        {"ROWS": rows, "OUTPUTS": outputs, "BESIDE": int(rows < 8)}
+        for rows, outputs in ((1, 1), (4, 1), (8, 2), (8, 8))
+    ],
     "moe.cu": [{}, {"ROUTER_BF16": 1}],
     "selftest_activation.cu": _each("WIDTH", [8, 1, 2, 4, 16, 32]),
     "selftest_records.cu": _formats(RECORDS),

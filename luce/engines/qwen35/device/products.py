@@ -17,6 +17,7 @@ from luce.compute.device import Array, Device
 from luce.compute.gemm import Epilogue, GemmScratch, RowNorm, WeightMatrix, scratch_sizes
 from luce.compute.gemm_prefill import launch_gemm_prefill, prefill_rows
 from luce.engines.qwen35.device.descriptors import STEP_ROWS
+from luce.engines.qwen35.device.small import SmallMatrix, launch_small
 from luce.engines.qwen35.device.weights import Matrix, Part, Text
 from luce.engines.qwen35.memory_parts import ArraySpec
 
@@ -159,17 +160,30 @@ class Products:
         """``out`` f32 [rows, …] = x W^T, in its first columns. ``followed``: by a launch that runs beside it."""
         self._f32(matrix, x, out, Epilogue.STORE, followed=followed)
 
-    def store_both(self, first: Matrix, out: Array, second: Matrix, to: Array, x: Input) -> None:
+    def store_both(
+        self, first: Matrix, out: Array, second: Matrix | SmallMatrix, to: Array, x: Input
+    ) -> None:
         """:meth:`store` of two matrices; a small ``second`` costs next to nothing, it runs beside the first."""
         if x.height > min(BESIDE_ROWS, self._most):
-            self.store(second, x, to)
+            if isinstance(second, SmallMatrix):
+                self._small(second, x, to)
+            else:
+                self.store(second, x, to)
             self.store(first, x, out)
             return
         self.store(first, x, out, followed=True)
+        if isinstance(second, SmallMatrix):
+            self._small(second, x, to, beside=True)
+            return
         stride = int(to.shape[1])
         for part in second.parts:
             at, weights = to.reshape(-1)[part.first :], self._matrices[id(part)]
             weights.plain(x.data, at, x.height, 0, Epilogue.STORE, stride=stride, valid=x.rows, beside=True)
+
+    def _small(self, matrix: SmallMatrix, x: Input, to: Array, *, beside: bool = False) -> None:
+        launch_small(
+            self._device, matrix, x.data, to, rows=x.rows, height=x.height, tile=x.tile, beside=beside
+        )
 
     def add(self, matrix: Matrix, x: Input, out: Array) -> None:
         """``out`` f32 [rows, …] += x W^T."""

@@ -1,0 +1,92 @@
+"""Small matrices that stay float32 on a device: the gates of the DeltaNet, where a quantised file has them so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+
+from luce.compute.activations import padded_depth
+from luce.compute.device import Array, Device
+from luce.engines.qwen35.device.deferred import matrix_rows
+from luce.engines.qwen35.memory_parts import ArraySpec
+
+__all__ = ["SmallMatrix", "launch_small"]
+
+F32 = npt.NDArray[np.float32]
+
+WARPS = 4
+"""Of a block (kernels/matvec_f32.cu)."""
+
+
+@attrs.define(eq=False)
+class SmallMatrix:
+    """[rows, depth] in float32, zeros behind the depth up to a multiple of 256."""
+
+    name: str
+    sources: tuple[F32, ...]
+    """Arrays or stand-ins [rows, depth], one below the other."""
+    data: Array = None
+
+    @property
+    def rows(self) -> int:
+        return sum(len(source) for source in self.sources)
+
+    @property
+    def depth(self) -> int:
+        return int(self.sources[0].shape[1])
+
+    def arrays(self) -> Iterator[ArraySpec]:
+        yield ArraySpec("text weights", self.name, (self.rows, padded_depth(self.depth)))
+
+    def held(self) -> Iterator[Array]:
+        yield self.data
+
+    def formats(self) -> Iterator[tuple[str, str]]:
+        yield from (("F32", "F32") for _ in self.sources)
+
+    def upload(self, device: Device) -> None:
+        values = np.zeros((self.rows, padded_depth(self.depth)), np.float32)
+        made = [
+            np.resize(matrix_rows(source).values(), source.shape) for source in self.sources
+        ]  # random ones repeat
+        np.concatenate(made, out=values[:, : self.depth])
+        self.data = device.array(values)
+
+
+def launch_small(
+    device: Device,
+    matrix: SmallMatrix,
+    x: Array,
+    to: Array,
+    *,
+    rows: int,
+    height: int,
+    tile: int,
+    beside: bool = False,
+    outputs: int | None = None,
+) -> None:
+    """Queue ``to`` = x W^T on the current stream; a row's bits are the same whatever the launch.
+
+    Args:
+        x: activations of ``height`` rows, a bucket or a multiple of ``tile``, in the layout of ``tile`` (0: of steps).
+        to: float32 [rows or more, rows of W or more].
+        beside: run beside the launch before, a ``followed`` product of the same x.
+        outputs: rows of W of a warp, instead of the chosen number.
+    """
+    group = min(height, 8)
+    outputs = outputs or (1 if height < 8 else 2 if height <= 64 else 8)
+    kernel = device.kernel(
+        "matvec_f32.cu", "matvec_f32", {"ROWS": group, "OUTPUTS": outputs, "BESIDE": int(beside)}
+    )
+    kernel(
+        (-(-matrix.rows // (WARPS * outputs)), -(-rows // group), 1),
+        WARPS * 32,
+        [
+            *(x, np.int32(height), np.int32(tile), np.int32(padded_depth(matrix.depth))),
+            *(matrix.data, np.int32(matrix.rows), to, np.int32(rows), np.int32(to.shape[1])),
+        ],
+        early=True,
+    )
