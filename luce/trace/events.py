@@ -150,13 +150,14 @@ class EventStream:
         """Of the next record."""
         return self._seq
 
-    def reader(self, *, content: bool = False) -> EventReader:
+    def reader(self, *, content: bool = False, most_details: int | None = None) -> EventReader:
         """Somebody who takes everything from now on, details too, until it is closed.
 
         Args:
             content: details may say what was asked and answered, not only how much.
+            most_details: that are kept for it, the latest ones; None keeps all. For who may stop taking and stay.
         """
-        reader = EventReader(self, content)
+        reader = EventReader(self, content, most_details)
         self.join(reader)
         return reader
 
@@ -251,15 +252,17 @@ class EventStream:
 class EventReader:
     """Takes everything that a stream is told, piece by piece. Made by :meth:`EventStream.reader`.
 
-    What it does not take in time falls out of the stream's ring and is counted as lost; details are kept for it.
+    What it does not take in time falls out of the stream's ring and is counted as lost; details are kept for it, as
+    many as it wants.
     """
 
-    def __init__(self, stream: EventStream, content: bool) -> None:
+    def __init__(self, stream: EventStream, content: bool, most_details: int | None = None) -> None:
         self._stream = stream
         self.content = content
         self.next = stream.next_number
         """Number of the first record that it has not taken."""
-        self.notes: list[Note] = []
+        self._most_details = most_details
+        self.notes = self._no_notes()
         self.waits: trio.Event | None = None
         """Set by the stream at the next lull."""
 
@@ -274,10 +277,13 @@ class EventReader:
         """What has come since the last time."""
         first, entries, lost = self._stream.since(self.next)
         self.next = self._stream.next_number
-        notes, self.notes = self.notes, []
-        return News(first, entries, notes, lost)
+        notes, self.notes = self.notes, self._no_notes()
+        return News(first, entries, notes if isinstance(notes, list) else list(notes), lost)
 
     def close(self) -> None:
         """It takes no more. Idempotent."""
         self._stream.leave(self)
-        self.notes = []
+        self.notes = self._no_notes()
+
+    def _no_notes(self) -> list[Note] | deque[Note]:
+        return [] if self._most_details is None else deque(maxlen=self._most_details)

@@ -93,3 +93,18 @@ def test_details_are_kept_while_somebody_wants_them() -> None:
     )
     other.close()
     assert not stream.detailed
+
+
+def test_no_more_details_are_kept_for_a_reader_than_it_wants() -> None:
+    stream = EventStream(lambda: 2.0, keep=2)
+    reader, other = stream.reader(most_details=3), stream.reader()
+    for number in range(10):
+        stream.detail(int, number)
+    assert [given for _, _, _, given in reader.take().details] == [(7,), (8,), (9,)]
+    assert len(other.take().details) == 10
+    stream.detail(int, 10)
+    assert reader.take().details == [(0, 2.0, int, (10,))]
+    for number in range(10):
+        stream.detail(int, number)
+    reader.close()
+    assert reader.take().details == []

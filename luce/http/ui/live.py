@@ -35,6 +35,8 @@ MOST_STEPS = 200
 """Records in a frame; of more, steps that changed nothing are left out: a busy server's tokens."""
 MOST_LEFT = 2000
 """Of those that are left then."""
+MOST_DETAILS = 4000
+"""Kept for a page that does not read: some seconds of a busy server's plans, each of which is as large as its batch."""
 MOST_KNOWN = 20_000
 """Machines of which it is remembered where they stood."""
 
@@ -47,7 +49,7 @@ class LiveEvents:
         self._service = service
         self._names = names
         self._slots = slots
-        self._reader: EventReader = service.events.reader()
+        self._reader: EventReader = service.events.reader(most_details=MOST_DETAILS)
         self._snapshot = snapshot(service)
         self._tracks = Tracks(load_chart("block"), self._snapshot)
         self._stood: dict[tuple[str, str | int], tuple[str, ...]] = {}

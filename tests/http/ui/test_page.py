@@ -12,11 +12,13 @@ import msgspec
 import pytest
 import trio
 
+from luce.actors.tracing import landed
 from luce.charts.loader import chart_names
 from luce.engines.fake.engine import FakeEngine, fake_capabilities
 from luce.engines.fake.times import Times
 from luce.http.options import HttpOptions
 from luce.http.ui.files import STATIC
+from luce.http.ui.live import MOST_DETAILS
 from luce.http.ui.routes import MOST_PAGES
 from luce.trace.events import EventRecord
 from luce.trace.schema import Illegal
@@ -133,6 +135,8 @@ async def test_a_page_that_does_not_read_is_told_what_it_missed() -> None:
         events = server.service.events
         for number in range(70_000):  # more than the ring holds, between two frames
             events.observe(("request", f"r{number % 8}", "token", 0, ("live",)))
+            events.detail(landed, number, 0.0, None)
+        assert [len(reader.notes) for reader in events._readers] == [MOST_DETAILS], "no more is kept"
         while not (news := await anext(messages))["lost"]:
             pass
         assert news["lost"] > 4000
