@@ -35,8 +35,9 @@ MOST_STEPS = 200
 """Records in a frame; of more, steps that changed nothing are left out: a busy server's tokens."""
 MOST_LEFT = 2000
 """Of those that are left then."""
-MOST_DETAILS = 4000
-"""Kept for a page that does not read: some seconds of a busy server's plans, each of which is as large as its batch."""
+MOST_DETAILS = 1000
+"""Kept for a page that does not read: a second or two of a busy server's plans, each of which is as large as its batch.
+What is kept is also looked at by the garbage collector."""
 MOST_KNOWN = 20_000
 """Machines of which it is remembered where they stood."""
 
