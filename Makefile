@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 ARGS ?=
 
-.PHONY: serve demo test lint types check bench soak fuzz clean
+.PHONY: serve demo test test-traces lint types check bench soak fuzz clean
 
 serve: $(STAMP)
 	$(BIN)/luce serve $(ARGS)
@@ -17,6 +17,10 @@ test: $(STAMP)
 	$(BIN)/python -m tests.fetch
 	$(BIN)/python -m tests.clients.install
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 1 $(ARGS)
+
+# The same, and actors are led along every trace of the tests to its end.
+test-traces: export LUCE_TEST_RUN = all
+test-traces: test
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -1,35 +1,37 @@
 """Every service that a test runs, here or by `luce serve`, is recorded as `--trace` does, and its trace is checked.
 
 Once the test is over, each of its traces is stepped again by the charts (`luce replay check`), and luce's actors are
-led along it (`luce replay run`), which must do the same. The second takes as long as the test did, so one of
-:data:`SHARE` traces, drawn by the test's name, and none of more than :data:`MOST` records, are led so; all of them with
-``LUCE_TEST_RUN=all``, nothing with ``none``. Those of a test's own policy are not: luce's would decide otherwise.
+led along it (`luce replay run`), which must do the same. The second takes as long as the test did, so it ends behind
+:data:`MOST` records; with ``LUCE_TEST_RUN=all`` it goes to the end of each (`make test-traces`), and with ``none``
+nothing is recorded at all. Where a test has a policy of its own, that one decides again.
 
-A test that makes its own recorder, or says ``@pytest.mark.unrecorded``, is left alone.
+A test that makes its own recorder, or says ``@pytest.mark.unrecorded``, is left alone. Of a test that says
+``@pytest.mark.independent(STEPS)``, so many steps of each trace are asked of python-statemachine too.
 """
 
 from __future__ import annotations
 
+import copy
 import inspect
 import logging
 import os
 import shutil
 import tempfile
-import zlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import pytest
 
-SHARE = 12
-"""One trace of so many."""
-MOST = 6000
-"""Records."""
-WANTED = os.environ.get("LUCE_TEST_RUN", "share")
-"""'share', 'all', or 'none': nothing is recorded."""
+if TYPE_CHECKING:
+    from luce.trace.reader import Item
+
+MOST = 4000
+"""Records of each trace that actors are led along, unless all are wanted."""
+WANTED = os.environ.get("LUCE_TEST_RUN", "some")
+"""'some', 'all', or 'none': nothing is recorded."""
 TWICE = "it starts, and has started before"
 """Two requests at once with one id, which a test may give them and no server does: `check` cannot tell them apart."""
 
@@ -40,6 +42,10 @@ class Recorded:
     recorder: Any
     path: Path
     test: str
+    policy: Any
+    """As it was before it decided anything."""
+    independent: int
+    """Steps that python-statemachine is asked about."""
 
 
 @attrs.define
@@ -47,6 +53,7 @@ class Suite:
     folder: Path = attrs.field(factory=lambda: Path(tempfile.mkdtemp(prefix="luce-traces-")))
     test: str = ""
     wanted: bool = False
+    independent: int = 0
     open: list[Recorded] = attrs.field(factory=list)
     made: int = 0
     counts: Counter[str] = attrs.field(factory=Counter)
@@ -71,7 +78,8 @@ class Suite:
             path = self.new_folder()
             recorder = StepRecorder(path)
             given["recorder"] = recorder
-            self.open.append(Recorded(service, recorder, path, self.test))
+            policy = copy.deepcopy(given.get("policy"))
+            self.open.append(Recorded(service, recorder, path, self.test, policy, self.independent))
             init(*(given.pop("self"),), **given)
 
         Service.__init__ = recorded  # type: ignore[method-assign]
@@ -90,50 +98,67 @@ class Suite:
             self.open.remove(one)
             one.recorder.close()
             if service.events.next_number:
-                found += self.faults(one.path, one.test)
+                found += self.faults(one.path, one.test, one.policy, one.independent)
             shutil.rmtree(one.path, ignore_errors=True)
         return found
 
-    def faults(self, folder: Path, test: str) -> list[str]:
-        """What is wrong with the trace in ``folder``."""
-        return [f"{test}: {said}" for said in self._faults(folder, test)]
+    def faults(self, folder: Path, test: str, policy: Any = None, independent: int = 0) -> list[str]:
+        """What is wrong with the trace in ``folder``.
 
-    def _faults(self, folder: Path, test: str) -> Iterator[str]:
+        Args:
+            policy: what decided in its server, if that was not luce's.
+            independent: steps that python-statemachine is asked about too.
+        """
+        return [f"{test}: {said}" for said in self._faults(folder, policy, independent)]
+
+    def _faults(self, folder: Path, policy: Any, independent: int) -> Iterator[str]:
         from luce.errors import ConfigError
         from luce.replay.check import Checker, first_divergence
+        from luce.replay.independent import Voice
         from luce.replay.redrive.driver import drive
         from luce.replay.redrive.script import script_of
         from luce.trace.reader import read_header, read_trace, trace_paths
 
-        paths, warnings = trace_paths([folder]), list[str]()
-        checker = Checker(None)
-        parted = first_divergence(read_trace(paths, warnings), checker)
+        paths = trace_paths([folder])
+        kept: list[Item] = []
+        header = read_header(paths[0]).header
+        voice = Voice(header.charts, independent, whole=False) if independent else None
+        checker = Checker(voice)
+        parted = first_divergence(_keeping(read_trace(paths), kept), checker)
         self.counts["traces checked"] += 1
         self.counts["records checked"] += checker.checked
+        if voice is not None:
+            self.counts["steps checked by python-statemachine"] += voice.checked
         if parted is not None and parted.record.machine == "request" and parted.why == TWICE:
             self.counts["no further, for two requests of one id"] += 1
             return
         if parted is not None:
             yield f"luce replay check: {parted}"
             return
-        drawn = zlib.crc32(test.encode()) % SHARE == 0 and checker.checked <= MOST
-        if not (drawn or WANTED == "all"):
-            return
-        header = read_header(paths[0]).header
         logging.disable(logging.CRITICAL)  # what failed then fails again, and was logged then
         try:
-            found = drive(header, script_of(read_trace(paths)), read_trace(paths))
+            found = drive(header, script_of(kept), kept, policy if header.policy else None)
         except ConfigError as error:
-            if "with a policy of its own" not in str(error):
-                yield f"luce replay run: {error}"
-            self.counts["not run, of tests' policies"] += 1
+            yield f"luce replay run: {error}"
             return
         finally:
             logging.disable(logging.NOTSET)
         if found.parted is not None:
             yield f"luce replay run: {found.parted}"
-        self.counts["traces run"] += 1
+        self.counts["traces run" if found.records == checker.checked else "traces run in part"] += 1
         self.counts["records run"] += found.records
+
+
+def _keeping(items: Iterable[Item], kept: list[Item]) -> Iterator[Item]:
+    """The same items; those that actors are led along are put into ``kept`` too, and read once so."""
+    from luce.trace.events import EventRecord
+
+    records = 0
+    for item in items:
+        if WANTED == "all" or records < MOST:
+            kept.append(item)
+            records += isinstance(item, EventRecord)
+        yield item
 
 
 suite = Suite()
@@ -147,6 +172,8 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[Any]:
     suite.test = item.nodeid
     suite.wanted = WANTED != "none" and item.get_closest_marker("unrecorded") is None
+    marker = item.get_closest_marker("independent")
+    suite.independent = 0 if marker is None else marker.args[0]
     return (yield)
 
 

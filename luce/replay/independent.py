@@ -97,10 +97,12 @@ class Voice:
     Args:
         texts: of the charts.
         most: steps; None is all.
+        whole: machines that are under way then are followed to their ends.
     """
 
-    def __init__(self, texts: Mapping[str, str], most: int | None = None) -> None:
+    def __init__(self, texts: Mapping[str, str], most: int | None = None, *, whole: bool = True) -> None:
         self.checked = 0
+        self._whole = whole
         self._texts = texts
         self._most = most
         self._machines: dict[tuple[str, str | int], Independent] = {}
@@ -108,6 +110,8 @@ class Voice:
 
     def see(self, record: EventRecord, chart: Chart) -> str | None:
         """What is wrong with a record that luce's own interpreter takes, if anything."""
+        if self._over:
+            return None
         _, _, name, instance, event, bits, states, _ = record
         key = (name, instance)
         machine = self._machines.get(key)
@@ -132,6 +136,8 @@ class Voice:
         self, record: EventRecord, table: ChartTable, ids: NDArray[np.intp], before: NDArray[np.uint8]
     ) -> str | None:
         """The same for a range of instances, whose state bytes were ``before``."""
+        if self._over:
+            return None
         _, bits, after = record.value
         for place, number in enumerate(ids.tolist()):
             key = (record.machine, number)
@@ -156,6 +162,10 @@ class Voice:
     @property
     def _full(self) -> bool:
         return self._most is not None and self.checked >= self._most
+
+    @property
+    def _over(self) -> bool:
+        return self._full and not self._whole
 
     def _new(self, chart: Chart, bits: int) -> Independent:
         text = self._texts[chart.name]

@@ -320,6 +320,17 @@ def test_a_trace_that_was_changed_is_found(crowd: Path, change: Change) -> None:
     assert parted.expected is None or parted.expected[0] <= latest  # type: ignore[index]
 
 
+def test_a_trace_that_breaks_off_before_all_actors_have_begun(crowd: Path) -> None:
+    """They begin when trio lets them, and a request may come before."""
+    items = items_of(crowd)
+    start = items.pop(record(items, "loop", "(start)", 0))
+    items = items[: record(items, "request", "(start)", 0) + 1]
+    found = again(items)
+    assert found.parted is None and found.records == 5
+    found = again([*items, start._replace(seq=items[-1].seq + 1)])  # type: ignore[union-attr]
+    assert found.parted is None and found.records == 6
+
+
 # -- what cannot be driven --------------------------------------------------------------------------------------
 
 

@@ -32,12 +32,17 @@ async def test_unless_it_says_otherwise() -> None:
 
 
 def test_what_is_wrong_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(suite_traces, "SHARE", 1)
     serve_crowd(5, 20, depth=1, trace=tmp_path / "good")
     judge = Suite(tmp_path)
     assert judge.faults(tmp_path / "good", "mine") == []
     assert judge.counts["traces checked"] == judge.counts["traces run"] == 1
     assert judge.counts["records checked"] == judge.counts["records run"] > 300
+    with monkeypatch.context() as other:
+        other.setattr(suite_traces, "MOST", 200)
+        assert judge.faults(tmp_path / "good", "mine") == []
+    assert judge.counts["traces run in part"] == 1
+    assert judge.faults(tmp_path / "good", "mine", independent=150) == []
+    assert 150 <= judge.counts["steps checked by python-statemachine"] < 250  # a range of blocks goes beyond
 
     with monkeypatch.context() as other:
         other.setattr("luce.replay.redrive.driver.plan", one_row_less(policy.plan))

@@ -75,6 +75,7 @@ def leaves(error: BaseException) -> Iterator[BaseException]:
         yield error
 
 
+@pytest.mark.unrecorded  # luce does it otherwise
 @pytest.mark.parametrize("plant", DEFECTS, ids=lambda plant: plant.__name__.replace("_", " "))
 def test_a_planted_defect_is_noticed(plant: Callable[[Patch], None], monkeypatch: Patch) -> None:
     plant(monkeypatch)

@@ -18,7 +18,7 @@ Deed = tuple[Item, Any]
 def told(item: Item) -> tuple[Who, Any] | None:
     """Who did it, and what of it is the same in every run; None for what needs no comparing."""
     if isinstance(item, EventRecord):
-        return (item.machine, item.id), (item.event, item.guards, item.configuration, item.value)
+        return item[2:4], item[4:]
     if isinstance(item, FileStart):
         return None
     detail = item[2]

@@ -7,13 +7,14 @@ order of the trace; clock times do not count.
 
 from __future__ import annotations
 
+import functools
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
 import attrs
 import trio
-from trio.testing import MockClock, wait_all_tasks_blocked
+from trio.testing import wait_all_tasks_blocked
 
 from luce.actors.encoder import _precedence
 from luce.actors.messages import Plain
@@ -24,6 +25,7 @@ from luce.actors.service import Service
 from luce.engines.loaded import GenerationDefaults, LoadedModel
 from luce.engines.seam import Capabilities
 from luce.replay.redrive.arrivals import submissions_of
+from luce.replay.redrive.clock import TraceClock
 from luce.replay.redrive.deeds import Deed, Who, said, told
 from luce.replay.redrive.gates import GatedMailbox, GatedTurn
 from luce.replay.redrive.script import Script
@@ -37,6 +39,7 @@ from luce.replay.redrive.world import (
     recorded_memory,
 )
 from luce.scheduling.plan import plan
+from luce.scheduling.state import Policy
 from luce.trace.events import EventReader, EventRecord
 from luce.trace.reader import FileStart, Item
 from luce.trace.schema import Arrival, Encoded, Failed, Header, Landed, Planned
@@ -79,33 +82,30 @@ class _EndError(Exception):
     """The trace breaks off before it says what would be needed for the last of its records."""
 
 
-def drive(header: Header, script: Script, items: Iterable[Item]) -> Redrive:
+def drive(header: Header, script: Script, items: Iterable[Item], policy: Policy | None = None) -> Redrive:
     """Go through a trace from its server's start.
 
     Args:
         script: of the same trace.
+        policy: what decides; None: luce's, if that decided in the trace's server.
 
     Raises:
         ConfigError: its header does not say what its server was, or it lacks what would be needed.
         TraceFileError: it cannot be read.
     """
-    options, capabilities = settings_of(header)
+    options, capabilities = settings_of(header, other_policy=policy is not None)
     redrive = Redrive()
-    clock = MockClock()
-    clock.rate = 0.0
-    trio.run(_main, redrive, options, capabilities, script, items, clock, clock=clock)
+    clock = TraceClock()
+    driver = functools.partial(
+        _Driver, redrive, options, capabilities, script, iter(items), clock, policy or plan
+    )
+    trio.run(_main, driver, clock=clock)
     return redrive
 
 
-async def _main(
-    redrive: Redrive,
-    options: ServiceOptions,
-    capabilities: Capabilities,
-    script: Script,
-    items: Iterable[Item],
-    clock: MockClock,
-) -> None:
-    driver = _Driver(redrive, options, capabilities, script, iter(items), clock)
+async def _main(make: Callable[[], _Driver]) -> None:
+    driver = make()
+    redrive = driver.redrive
     try:
         async with trio.open_nursery() as nursery:
             await nursery.start(driver.service.run)
@@ -127,7 +127,8 @@ class _Driver:
         capabilities: Capabilities,
         script: Script,
         items: Iterator[Item],
-        clock: MockClock,
+        clock: TraceClock,
+        policy: Policy,
     ) -> None:
         self.redrive = redrive
         self.due: Item | None = None
@@ -140,7 +141,7 @@ class _Driver:
         self._done: dict[Who, deque[Deed]] = {}
         """What has happened here and not yet come in the trace, by who did it."""
         self._old: list[Deed] = []
-        """Of that, what was not set off last."""
+        """Of that, what was not set off last; known of traces that break off."""
         self._requests: dict[str, Request] = {}
         self._turn, self._timers, self._masks = GatedTurn(), RecordedTimers(), RecordedMasks()
         self._encode = RecordedEncoder()
@@ -158,7 +159,7 @@ class _Driver:
             model,
             options,
             self._encode,
-            plan,
+            policy,
             free_memory=recorded_memory(script.memory),
             outside=Outside(self._turn, self._timers, self._masks),
         )
@@ -174,6 +175,7 @@ class _Driver:
     async def run(self) -> None:
         await wait_all_tasks_blocked()
         self._look()
+        begun = self._waiting()
         while (item := self._next()) is not None:
             if isinstance(item, EventRecord) and item.seq > self._script.end:
                 break
@@ -195,9 +197,11 @@ class _Driver:
                 self.redrive.parted = Parted(str(error), item, said(found[0]) if found else None)
                 return
         self.due = None
-        left = [one for waiting in self._done.values() for one in waiting]
-        if not self._script.whole:  # it breaks off in the middle of what was set off last
-            left = [one for one in left if any(one is old for old in self._old)]
+        left = self._waiting()
+        if (
+            not self._script.whole
+        ):  # it breaks off in the middle of what was set off last, or before all had begun
+            left = [one for one in left if _among(one, self._old) and not _among(one, begun)]
         if left:
             self.redrive.parted = Parted("more happens than in the trace", None, said(left[0]))
 
@@ -206,10 +210,15 @@ class _Driver:
 
     def _following(self) -> Iterator[Item]:
         """What comes behind ``due``, without taking it."""
-        yield from tuple(self._ahead)
+        ahead = self._ahead
+        for at in range(len(ahead)):
+            yield ahead[at]
         for item in self._items:
             self._ahead.append(item)
             yield item
+
+    def _waiting(self) -> list[Deed]:
+        return [one for waiting in self._done.values() for one in waiting]
 
     def _compare(self, who: Who, what: Any) -> None:
         found = self._done.get(who)
@@ -232,27 +241,29 @@ class _Driver:
         """Take in what has happened."""
         news = self._reader.take()
         for seq, entry in enumerate(news.entries, news.first):
-            record = EventRecord(seq, *entry)
-            deed = told(record)
-            assert deed is not None
-            self._done.setdefault(deed[0], deque()).append((record, deed[1]))
+            self._note(EventRecord(seq, *entry))
         for seq, t, make, given in news.details:
-            detail: Any = (seq, t, make(*given))
-            deed = told(detail)
-            if deed is not None:
-                self._done.setdefault(deed[0], deque()).append((detail, deed[1]))
+            self._note((seq, t, make(*given)))
+
+    def _note(self, item: Any) -> None:
+        deed = told(item)
+        if deed is not None:
+            who, what = deed
+            waiting = self._done.get(who)
+            if waiting is None:
+                waiting = self._done[who] = deque()
+            waiting.append((item, what))
 
     # -- what an item takes -------------------------------------------------------------------------------------------
 
     async def _bring_about(self, item: Item) -> None:
         """Let that happen which the trace tells of with this item, and see what comes of it."""
-        self._old = [one for waiting in self._done.values() for one in waiting]
+        if not self._script.whole:
+            self._old = self._waiting()
         if isinstance(item, EventRecord) and item.machine in PASSIVE:
             item = self._cause()
         assert not isinstance(item, FileStart)
-        t: float = item[1]
-        if t > trio.current_time():
-            self._clock.jump(t - trio.current_time())
+        self._clock.reach(item[1])
         if isinstance(item, EventRecord):
             self._let(item)
         else:
@@ -379,3 +390,7 @@ class _Driver:
         assert len(self.service.requests) == orders + len(submissions)
         for arrival, request in zip(arrivals, list(self.service.requests.values())[orders:], strict=True):
             self._requests[arrival.id] = request
+
+
+def _among(deed: Deed, deeds: list[Deed]) -> bool:
+    return any(deed is one for one in deeds)

@@ -76,6 +76,9 @@ class GatedTurn(Turn):
         self._allowed = self.waits = False
         return True
 
+    def idle(self) -> None:
+        """The loop, if it sleeps, has nothing to do before it is allowed to."""
+
     def allow(self) -> None:
         """The loop may go on once."""
         self._allowed = True

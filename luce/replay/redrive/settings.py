@@ -13,8 +13,11 @@ from luce.trace.schema import Header
 __all__ = ["settings_of"]
 
 
-def settings_of(header: Header) -> tuple[ServiceOptions, Capabilities]:
+def settings_of(header: Header, *, other_policy: bool = False) -> tuple[ServiceOptions, Capabilities]:
     """Its options, with room for whatever the trace says was taken in, and what its engine declared.
+
+    Args:
+        other_policy: another policy than luce's is to decide.
 
     Raises:
         ConfigError: the header does not say it, or the trace lacks what actors would need.
@@ -24,7 +27,7 @@ def settings_of(header: Header) -> tuple[ServiceOptions, Capabilities]:
         capabilities = msgspec.convert(header.capabilities, Capabilities)
     except msgspec.ValidationError as error:
         raise ConfigError(f"its header does not say what its server was: {error}", flag="TRACE") from None
-    if header.policy:
+    if header.policy and not other_policy:
         raise ConfigError(
             f"its server was a test's, with a policy of its own ({header.policy}): luce's would decide otherwise",
             flag="TRACE",
