@@ -37,6 +37,7 @@ from luce.actors.options import ServiceOptions
 from luce.actors.service import Service
 from luce.actors.submission import Submission
 from luce.actors.token_buffer import End
+from luce.compute.host_memory import spare_what_stays
 from luce.engines.fake.engine import FakeEngine, Mode, fake_capabilities
 from luce.engines.fake.times import Times
 from luce.engines.loaded import GenerationDefaults, LoadedModel
@@ -237,6 +238,7 @@ async def _measure(step: float, browser_core: int | None) -> _Runs:
         await browser.ask("open")  # compiled and in its caches from here on
         await browser.ask("close")
         await trio.sleep(SETTLE)
+        spare_what_stays()  # as `luce serve` does: rounds of the garbage collector are a noise of their own
         runs.without.append(await _steps(service))
         for number in range(ROUNDS):
             runs.loops.append(python_loop())
