@@ -89,6 +89,7 @@ struct Warp : Meeting {
   i32 arrived = 0;
   u64 round = 0;
   Payload payload[2][WARP];
+  std::vector<f64> products[2];  // of a matrix instruction
 };
 
 // A block, or a cluster of them: block `rank` has threads rank * each .. and the rank-th piece of the shared memory.
@@ -188,21 +189,75 @@ inline void meet(Barrier& barrier, i32 threads, bool wait) {
   }
 }
 
-// All lanes of a warp show their words to each other. The result stays valid until the lane's next exchange but one.
-inline const Payload* exchange(const Payload& mine) {
-  Warp& warp = *block->warps[current / WARP];
+// All lanes of a warp show their words to each other, and the last to come does `complete` before anybody goes on. Says which
+// of both sides holds the words; it stays valid until the lane's next exchange but one.
+template <class Complete> u64 exchange(Warp& warp, const Payload& mine, Complete complete) {
   Lock lock(warp);
   u64 round = warp.round;
   warp.payload[round & 1][current % WARP] = mine;
   lock.arrive();
   if (++warp.arrived == WARP) {
+    complete(round & 1);
     warp.arrived = 0;
     warp.round++;
     lock.change();
   } else {
     lock.wait([&] { return warp.round != round; });
   }
-  return warp.payload[round & 1];
+  return round & 1;
+}
+inline Warp& warp_here() { return *block->warps[current / WARP]; }
+inline const Payload* exchange(const Payload& mine) {
+  Warp& warp = warp_here();
+  return warp.payload[exchange(warp, mine, [](u64) {})];
+}
+
+typedef f64 Eight __attribute__((vector_size(64)));
+inline f64 bf16_half(u32 word, int half) {
+  u32 bits = half ? word & 0xffff0000u : word << 16;
+  f32 value;
+  memcpy(&value, &bits, 4);
+  return value;
+}
+// A warp's a[16 x 16] b[16 x columns], a in the fragments of m16n8k16; `words(all, lane, j, pair)` gives a lane's b0 and b1
+// of columns 8 j to 8 j + 7. Products are exact in f64, sums go up in k. A lane's element i of such columns is fragment(j, i).
+struct Products {
+  const f64* at;
+  f64 fragment(i32 j, i32 i) const {
+    i32 lane = current % WARP;
+    return at[(j * 16 + lane / 4 + (i >> 1) * 8) * 8 + lane % 4 * 2 + (i & 1)];
+  }
+};
+template <class Words> Products multiply(const Payload& mine, i32 columns, Words words) {
+  Warp& warp = warp_here();
+  u64 side = exchange(warp, mine, [&](u64 now) {
+    const Payload* all = warp.payload[now];
+    warp.products[now].resize((size_t)(16 * columns));
+    f64 a[16][16];
+    for (i32 lane = 0; lane < WARP; lane++)
+      for (i32 word = 0; word < 4; word++)
+        for (i32 half = 0; half < 2; half++)
+          a[lane / 4 + (word & 1) * 8][(word >> 1) * 8 + lane % 4 * 2 + half] = bf16_half(all[lane].words[word], half);
+    for (i32 j = 0; j < columns / 8; j++) {
+      f64 b[16][8];
+      for (i32 lane = 0; lane < WARP; lane++) {
+        u32 pair[2];
+        words(all, lane, j, pair);
+        for (i32 word = 0; word < 2; word++)
+          for (i32 half = 0; half < 2; half++) b[word * 8 + lane % 4 * 2 + half][lane / 4] = bf16_half(pair[word], half);
+      }
+      for (i32 row = 0; row < 16; row++) {
+        Eight sum = {};
+        for (i32 k = 0; k < 16; k++) {
+          Eight right;
+          memcpy(&right, b[k], sizeof right);
+          sum += a[row][k] * right;
+        }
+        memcpy(&warp.products[now][(size_t)(j * 16 + row) * 8], &sum, sizeof sum);
+      }
+    }
+  });
+  return {warp.products[side].data()};
 }
 
 inline Phase& phase_of(const void* bar) {
@@ -436,19 +491,12 @@ DEVICE u32 fma_bf16x2(u32 a, u32 b, u32 c) {
   f64 high = (f64)as_f32(a & 0xffff0000u) * as_f32(b & 0xffff0000u) + as_f32(c & 0xffff0000u);
   return soft_pack_bf16((f32)low, (f32)high);
 }
-DEVICE f32 luce_bf16(u32 word, int half) { return as_f32(half ? word & 0xffff0000u : word << 16); }
 DEVICE void mma_bf16(f32 (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
-  const luce_host::Payload* all = luce_host::exchange({{a0, a1, a2, a3, b0, b1}});
-  int lane = luce_host::current % WARP;
-  for (int i = 0; i < 4; i++) {
-    int row = lane / 4, column = lane % 4 * 2 + (i & 1), below = i >> 1;
-    f64 sum = 0;
-    for (int k = 0; k < 16; k++) {
-      u32 a = all[row * 4 + k % 8 / 2].words[(k >> 3) * 2 + below], b = all[column * 4 + k % 8 / 2].words[4 + (k >> 3)];
-      sum += (f64)luce_bf16(a, k & 1) * luce_bf16(b, k & 1);
-    }
-    c[i] = (f32)(c[i] + sum);
-  }
+  luce_host::Products sums = luce_host::multiply(
+      {{a0, a1, a2, a3, b0, b1}}, 8, [](const luce_host::Payload* all, i32 lane, i32, u32 (&pair)[2]) {
+        pair[0] = all[lane].words[4], pair[1] = all[lane].words[5];
+      });
+  for (int i = 0; i < 4; i++) c[i] = (f32)(c[i] + sums.fragment(0, i));
 }
 DEVICE void cp_async16(void* to, const void* from) { memcpy(to, from, 16); }
 DEVICE void cp_async_commit() {}

@@ -28,14 +28,13 @@ template <int REGISTERS> DEVICE void registers_grow() {}
 template <int REGISTERS> DEVICE void registers_shrink() {}
 
 template <int COLUMNS> DEVICE void wgmma_bf16(f32 (&d)[COLUMNS / 2], const u32 (&a)[4], TileDesc b, i32 keep) {
-  i32 column = lane() / 4, pair = lane() % 4;
-  for (i32 j = 0; j < COLUMNS / 8; j++) {
-    const u8* core = b.at + (u32)j * b.column_stride + column * 16 + pair * 4;
-    f32 c[4];
-    for (i32 i = 0; i < 4; i++) c[i] = keep ? d[4 * j + i] : 0.0f;
-    mma_bf16(c, a[0], a[1], a[2], a[3], *(const u32*)core, *(const u32*)(core + b.k_stride));
-    for (i32 i = 0; i < 4; i++) d[4 * j + i] = c[i];
-  }
+  luce_host::Products sums = luce_host::multiply(
+      {{a[0], a[1], a[2], a[3]}}, COLUMNS, [b](const luce_host::Payload*, i32 lane, i32 j, u32 (&pair)[2]) {
+        const u8* core = b.at + (u32)j * b.column_stride + lane * 4;
+        pair[0] = *(const u32*)core, pair[1] = *(const u32*)(core + b.k_stride);
+      });
+  for (i32 j = 0; j < COLUMNS / 8; j++)
+    for (i32 i = 0; i < 4; i++) d[4 * j + i] = (f32)((keep ? d[4 * j + i] : 0.0f) + sums.fragment(j, i));
 }
 
 #elif HAS_WGMMA
