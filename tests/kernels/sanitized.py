@@ -25,6 +25,8 @@ __all__ = ["SANITIZERS", "SanitizedDevice", "command", "environment", "missing"]
 SANITIZERS = {"address": "libasan.so", "thread": "libtsan.so"}
 """Sanitizer by the library that has to be loaded first."""
 
+SUPPRESSIONS = Path(__file__).with_name("thread_sanitizer.supp")
+
 
 class SanitizedDevice(HostDevice):
     """Arrays of their exact size, so that a byte before or behind them is known to be nobody's."""
@@ -76,7 +78,7 @@ def environment(sanitizer: str) -> dict[str, str]:
     return {
         "LD_PRELOAD": str(library),
         "ASAN_OPTIONS": "detect_leaks=0:abort_on_error=0:exitcode=99",
-        "TSAN_OPTIONS": "halt_on_error=1:exitcode=99",
+        "TSAN_OPTIONS": f"halt_on_error=1:exitcode=99:suppressions='{SUPPRESSIONS}'",
         "OPENBLAS_NUM_THREADS": "1",
         "LUCE_TEST_DEVICE": f"host-{sanitizer}",
     }
