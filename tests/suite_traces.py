@@ -1,7 +1,8 @@
 """Every service that a test runs, here or by `luce serve`, is recorded as `--trace` does, and its trace is checked.
 
 Once the test is over, each of its traces is stepped again by the charts (`luce replay check`), and luce's actors are
-led along it (`luce replay run`), which must do the same. The second takes as long as the test did, so it ends behind
+led along it (`luce replay run`), in the folders of :data:`LED`, which must do the same. The second takes as long as
+the test did, so it ends behind
 :data:`MOST` records; with ``LUCE_TEST_RUN=all`` it goes to the end of each (`make test-traces`), and with ``none``
 nothing is recorded at all. Where a test has a policy of its own, that one decides again.
 
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 MOST = 4000
 """Records of each trace that actors are led along, unless all are wanted."""
+LED = ("tests/actors/", "tests/http/", "tests/sim/", "tests/replay/")
+"""Tests whose traces actors are led along, unless all are wanted."""
 WANTED = os.environ.get("LUCE_TEST_RUN", "some")
 """'some', 'all', or 'none': nothing is recorded."""
 TWICE = "it starts, and has started before"
@@ -109,9 +112,9 @@ class Suite:
             policy: what decided in its server, if that was not luce's.
             independent: steps that python-statemachine is asked about too.
         """
-        return [f"{test}: {said}" for said in self._faults(folder, policy, independent)]
+        return [f"{test}: {said}" for said in self._faults(folder, test, policy, independent)]
 
-    def _faults(self, folder: Path, policy: Any, independent: int) -> Iterator[str]:
+    def _faults(self, folder: Path, test: str, policy: Any, independent: int) -> Iterator[str]:
         from luce.errors import ConfigError
         from luce.replay.check import Checker, first_divergence
         from luce.replay.independent import Voice
@@ -134,6 +137,8 @@ class Suite:
             return
         if parted is not None:
             yield f"luce replay check: {parted}"
+            return
+        if WANTED != "all" and not test.startswith(LED):
             return
         logging.disable(logging.CRITICAL)  # what failed then fails again, and was logged then
         try:

@@ -34,27 +34,29 @@ async def test_unless_it_says_otherwise() -> None:
 def test_what_is_wrong_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     serve_crowd(5, 20, depth=1, trace=tmp_path / "good")
     judge = Suite(tmp_path)
-    assert judge.faults(tmp_path / "good", "mine") == []
+    assert judge.faults(tmp_path / "good", "tests/sim/mine") == []
     assert judge.counts["traces checked"] == judge.counts["traces run"] == 1
     assert judge.counts["records checked"] == judge.counts["records run"] > 300
     with monkeypatch.context() as other:
         other.setattr(suite_traces, "MOST", 200)
-        assert judge.faults(tmp_path / "good", "mine") == []
+        assert judge.faults(tmp_path / "good", "tests/sim/mine") == []
     assert judge.counts["traces run in part"] == 1
-    assert judge.faults(tmp_path / "good", "mine", independent=150) == []
+    assert judge.faults(tmp_path / "good", "tests/sim/mine", independent=150) == []
     assert 150 <= judge.counts["steps checked by python-statemachine"] < 250  # a range of blocks goes beyond
 
     with monkeypatch.context() as other:
         other.setattr("luce.replay.redrive.driver.plan", one_row_less(policy.plan))
-        (fault,) = judge.faults(tmp_path / "good", "mine")
-    assert fault.startswith("mine: luce replay run: Parted(why='something else happens'")
+        (fault,) = judge.faults(tmp_path / "good", "tests/sim/mine")
+    assert fault.startswith("tests/sim/mine: luce replay run: Parted(why='something else happens'")
 
     records = records_of(tmp_path / "good")
     at = next(at for at, one in enumerate(records) if one.event == "token")
     records[at] = records[at]._replace(configuration=("finished",))
     written(tmp_path / "bad", records)
-    (fault,) = judge.faults(tmp_path / "bad", "mine")
-    assert fault.startswith(f"mine: luce replay check: Divergence(record=EventRecord(seq={records[at].seq}, ")
+    (fault,) = judge.faults(tmp_path / "bad", "tests/sim/mine")
+    assert fault.startswith(
+        f"tests/sim/mine: luce replay check: Divergence(record=EventRecord(seq={records[at].seq}, "
+    )
 
 
 def test_two_requests_of_one_id_at_once_are_left_alone(tmp_path: Path) -> None:
@@ -68,5 +70,5 @@ def test_two_requests_of_one_id_at_once_are_left_alone(tmp_path: Path) -> None:
     records[at] = first._replace(seq=records[at].seq, t=records[at].t)
     written(tmp_path / "twice", records)
     judge = Suite(tmp_path)
-    assert judge.faults(tmp_path / "twice", "mine") == []
+    assert judge.faults(tmp_path / "twice", "tests/sim/mine") == []
     assert judge.counts["no further, for two requests of one id"] == 1
