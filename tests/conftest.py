@@ -1,20 +1,13 @@
 """How all tests run: a slow machine is no fault of the code."""
 
-import contextlib
-import ctypes
-import gc
 from collections.abc import Iterator
 
-import psutil
 import pytest
 from hypothesis import HealthCheck, settings
 
 from luce.compute.fenced_memory import strays
-from luce.compute.host_memory import use_one_heap
 
 pytest_plugins = ["tests.suite_traces"]
-
-use_one_heap()  # as `luce serve` does
 
 settings.register_profile("luce", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("luce")
@@ -47,13 +40,3 @@ def no_kernel_strays() -> Iterator[None]:
     """The host build of the kernels has written in nobody else's memory."""
     yield
     assert strays() == []
-
-
-@pytest.fixture(autouse=True, scope="module")
-def memory_goes_back() -> Iterator[None]:
-    """Models of thousands of tests leave holes in the heap, which came to 9 GB in a process."""
-    yield
-    if psutil.Process().memory_info().rss > 1 << 30:
-        gc.collect()
-        with contextlib.suppress(OSError, AttributeError):  # another C library than glibc
-            ctypes.CDLL(None).malloc_trim(0)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 MOST = 4000
 """Records of each trace that actors are led along, unless all are wanted."""
-LED = ("tests/actors/", "tests/http/", "tests/sim/", "tests/replay/")
+LED = ("tests/actors/", "tests/sim/", "tests/replay/")
 """Tests whose traces actors are led along, unless all are wanted."""
 WANTED = os.environ.get("LUCE_TEST_RUN", "some")
 """'some', 'all', or 'none': nothing is recorded."""
