@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
@@ -126,27 +127,39 @@ def test_alone_and_beside_others_at_both_depths_eager_and_from_graphs(shared_eng
         eager.shutdown()
 
 
+def drawn_by(
+    driver: Driver, slot: int, one: SlotSpec, count: int, between: Callable[[int, tuple[int, ...]], None]
+) -> list[SampledToken]:
+    """``count`` tokens of ``one`` in a slot, alone. ``between(step, block table)`` is called after each step."""
+    engine, prompt = driver.engine, len(one.token_ids)
+    engine.open(slot, one)
+    table, drawn = tuple(driver.take(1)), list[SampledToken]()
+    plan = StepPlan(
+        1,
+        (Segment(slot, SegmentKind.PREFILL, 0, prompt, RowSource.PROMPT, True),),
+        (table,),
+        fresh_blocks=table,
+    )
+    for step in range(count):
+        (outcome,) = engine.collect(engine.launch(plan)).outcomes
+        assert outcome.error is None, outcome
+        drawn += outcome.tokens
+        between(step, table)
+        segment = Segment(slot, SegmentKind.DECODE, prompt + step, 1, RowSource.LAST_SAMPLED, True)
+        plan = StepPlan(2 + step, (segment,), (table,))
+    driver.free(list(table))
+    driver._blocks.fresh = []
+    return drawn
+
+
 @pytest.mark.parametrize("params", [PENALTIES, FILTERS, EARLY], ids=["penalties", "filters", "min tokens"])
 def test_tokens_are_those_of_the_host_sampler(driver: Driver, params: SamplingParams) -> None:
     """The device draws what the sampler of the numpy engine draws from the same logits."""
     one = text_spec(random_ids(20, 9))
     one.sampling = params
-    engine = driver.engine
-    engine.open(1, one)
-    table, drawn = tuple(driver.take(1)), list[SampledToken]()
-    plan = StepPlan(
-        1, (Segment(1, SegmentKind.PREFILL, 0, 20, RowSource.PROMPT, True),), (table,), fresh_blocks=table
-    )
-    for step in range(10):
-        (outcome,) = engine.collect(engine.launch(plan)).outcomes
-        assert outcome.error is None, outcome
-        drawn += outcome.tokens
-        segment = Segment(1, SegmentKind.DECODE, 20 + step, 1, RowSource.LAST_SAMPLED, True)
-        plan = StepPlan(2 + step, (segment,), (table,))
-    driver.free(list(table))
-    driver._blocks.fresh = []
+    drawn = drawn_by(driver, 1, one, 10, lambda step, table: None)
     whole = one.with_generated([token.token for token in drawn])
-    rows = engine.forward_all(whole)[0]
+    rows = driver.engine.forward_all(whole)[0]
     sampler = Sampler(params, np.asarray(one.token_ids), SAMPLED_IDS)
     for place, token in enumerate(drawn):
         right = sampler.sample(rows[19 + place], 20 + place)
@@ -161,25 +174,15 @@ def test_an_audit_leaves_what_penalties_have_counted(driver: Driver, audited: bo
     """An audit draws, too, in a slot of the same number."""
     one = text_spec(random_ids(20, 9))
     one.sampling = SamplingParams(temperature=0.0, frequency_penalty=2.0, repetition_penalty=1.5)
-    engine = driver.engine
-    engine.open(0, one)
-    table, drawn = tuple(driver.take(1)), list[int]()
-    plan = StepPlan(
-        1, (Segment(0, SegmentKind.PREFILL, 0, 20, RowSource.PROMPT, True),), (table,), fresh_blocks=table
-    )
-    for step in range(12):
-        (outcome,) = engine.collect(engine.launch(plan)).outcomes
-        assert outcome.error is None, outcome
-        drawn += [token.token for token in outcome.tokens]
+    other = text_spec(random_ids(30, 4))
+    other.sampling = one.sampling
+
+    def audit(step: int, table: tuple[int, ...]) -> None:
         if audited and step == 7:
-            other = text_spec(random_ids(30, 4))
-            other.sampling = one.sampling
-            assert engine.audit_blocks(other, table, 30), "they hold something else"
-        segment = Segment(0, SegmentKind.DECODE, 20 + step, 1, RowSource.LAST_SAMPLED, True)
-        plan = StepPlan(2 + step, (segment,), (table,))
-    driver.free(list(table))
-    driver._blocks.fresh = []
-    rows = engine.forward_all(one.with_generated(drawn))[0]
+            assert driver.engine.audit_blocks(other, table, 30), "they hold something else"
+
+    drawn = [token.token for token in drawn_by(driver, 0, one, 12, audit)]
+    rows = driver.engine.forward_all(one.with_generated(drawn))[0]
     sampler = Sampler(one.sampling, np.asarray(one.token_ids), SAMPLED_IDS)
     assert drawn == [sampler.sample(rows[19 + place], 20 + place).token for place in range(12)]
 

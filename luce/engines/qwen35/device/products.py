@@ -126,7 +126,8 @@ def _weights(device: Device, part: Part) -> WeightMatrix:
 
 def product_arrays(device: Device, text: Text) -> tuple[ArraySpec, ArraySpec]:
     """Scratch in which blocks of a product meet, enough for every matrix and bucket. The counters start as zeros."""
-    buckets = [rows for rows in BUCKETS if rows <= decode_rows(device, text)]
+    most = decode_rows(device, text)
+    buckets = [rows for rows in BUCKETS if rows <= most]
     parts, counts = scratch_sizes(
         [_weights(device, part).plan(rows) for part in _parts(text) for rows in buckets]
     )
