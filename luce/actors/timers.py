@@ -26,16 +26,17 @@ class Timers:
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, Hashable, str]] = []
-        self._due: dict[tuple[Hashable, str], tuple[int, Callable[[], None]]] = {}
+        self._due: dict[tuple[Hashable, str], tuple[int, float, Callable[[], None]]] = {}
+        """Those that are set: serial number, time, action."""
         self._serial = 0
         self._sleeper: trio.CancelScope | None = None
 
     def set(self, owner: Hashable, event: str, delay: float, action: Callable[[], None]) -> None:
         """Call ``action`` once, ``delay`` seconds from now."""
         self._serial += 1
-        self._due[owner, event] = (self._serial, action)
-        self._forget_stopped()
         due = trio.current_time() + delay
+        self._due[owner, event] = (self._serial, due, action)
+        self._forget_stopped()
         earliest = self._heap[0][0] if self._heap else inf
         heapq.heappush(self._heap, (due, self._serial, owner, event))
         if due < earliest and self._sleeper is not None:
@@ -60,7 +61,7 @@ class Timers:
     def _forget_stopped(self) -> None:
         """Stopped timers stay in the heap; most are stopped long before their time, so they would pile up there."""
         if len(self._heap) > 2 * len(self._due) + SPARE:
-            pending = {serial for serial, _ in self._due.values()}
+            pending = {serial for serial, _, _ in self._due.values()}
             self._heap = [entry for entry in self._heap if entry[1] in pending]
             heapq.heapify(self._heap)
 
@@ -81,4 +82,4 @@ class Timers:
             pending = self._due.get((owner, event))
             if pending is not None and pending[0] == serial:
                 del self._due[owner, event]
-                pending[1]()
+                pending[2]()

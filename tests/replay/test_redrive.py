@@ -10,6 +10,7 @@ import attrs
 import msgspec
 import pytest
 import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from luce.actors import prefix_cache
 from luce.cli.main import _run as cli
@@ -155,6 +156,52 @@ def test_many_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         script_of(read_trace(paths[1:]))
     with pytest.raises(TraceFileError, match=r"records \d+ to \d+ are missing before it"):
         script_of(read_trace([paths[0], *paths[2:]]))
+
+
+LATE: dict[str, dict[str, Any]] = {
+    "window.elapsed": {},
+    "queue.expired": {"queue_timeout": 0.015},
+    "deadline.expired": {"request_timeout": 0.015},
+    "client.timeout": {"client_timeout": 0.1, "buffer_limit": 4},
+}
+"""Timers that may run out while the message that stops them waits to be handled, and options with which they do."""
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("event", LATE)
+async def test_a_timer_that_ran_out_just_before_it_was_stopped(
+    event: str, tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    """What it says is behind what stopped it."""
+    engine = FakeEngine(fake_capabilities(), mode=Mode.INLINE)
+    async with serving(engine, recorder=StepRecorder(tmp_path), **LATE[event]) as service:
+        handle = service.submit(ask(1, tokens=30))
+        await wait_all_tasks_blocked()
+        if event == "client.timeout":
+            await trio.sleep(0.05)
+        autojump_clock.jump(LATE[event].get("client_timeout", 0.02))
+        if event == "window.elapsed":
+            service.drain()
+        else:
+            handle.cancel()
+        service.timers._fire()
+        await read(handle)
+    items = items_of(tmp_path)
+    late = next(at for at, item in enumerate(items) if isinstance(item, EventRecord) and item.event == event)
+    stopped = items[late - 1]
+    assert isinstance(stopped, EventRecord) and stopped.event in ("drain", "cancel")
+    assert stopped[2:4] == items[late][2:4]  # type: ignore[index]
+    assert await trio.to_thread.run_sync(lambda: again(items).parted) is None
+
+    twice = [*items[: late + 1], items[late], *items[late + 1 :]]
+    parted = await trio.to_thread.run_sync(lambda: again(twice).parted)
+    assert parted is not None and parted.expected is items[late]
+    early = [
+        item._replace(t=0.0) if isinstance(item, EventRecord) and item.seq <= stopped.seq else item
+        for item in items
+    ]
+    parted = await trio.to_thread.run_sync(lambda: again(early).parted)
+    assert parted is not None and parted.expected is items[late] and parted.why == "nobody has said so"
 
 
 # -- what is otherwise is found --------------------------------------------------------------------------------

@@ -63,17 +63,38 @@ class SilentTokenizer:
 
 
 class RecordedTimers(Timers):
-    """Run out when the trace says so."""
+    """Run out when the trace says so.
+
+    One whose time had come when it was stopped may have run out just before: then what it says was behind the message
+    that stopped it. An actor handles all that waits for it before another one's turn, so such a timer is kept no longer
+    than until another actor stops one.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._late: dict[tuple[Hashable, str], Callable[[], None]] = {}
+        """What such timers do, of the actor that last stopped one."""
 
     async def run(self) -> None:
         await trio.sleep_forever()
 
-    def fire(self, owner: Hashable, event: str) -> bool:
-        """False: it is not set."""
+    def set(self, owner: Hashable, event: str, delay: float, action: Callable[[], None]) -> None:
+        super().set(owner, event, delay, action)
+        self._late.pop((owner, event), None)
+
+    def clear(self, owner: Hashable, event: str) -> None:
         found = self._due.pop((owner, event), None)
-        if found is not None:
-            found[1]()
-        return found is not None
+        if found is not None and found[1] <= trio.current_time():
+            mine = {key: action for key, action in self._late.items() if key[0] == owner}
+            self._late = mine | {(owner, event): found[2]}
+
+    def fire(self, owner: Hashable, event: str) -> bool:
+        """False: it is not set, and was not when its time had come."""
+        found = self._due.pop((owner, event), None)
+        action = self._late.pop((owner, event), None) if found is None else found[2]
+        if action is not None:
+            action()
+        return action is not None
 
 
 class RecordedMasks(MaskWorkers):
