@@ -17,7 +17,7 @@ from luce.engines.qwen35.weights import Qwen35Weights
 from tests.engines.models import SAMPLED_IDS, tiny_model
 from tests.kernels.conftest import open_test_device
 
-__all__ = ["bf16_model", "device_of_tests", "new_device_engine"]
+__all__ = ["bf16_model", "bf16_text", "device_of_tests", "new_device_engine"]
 
 device_of_tests = functools.cache(open_test_device)
 
@@ -63,5 +63,11 @@ def _rounded(value: Any) -> Any:
 def bf16_model(moe: MoeConfig | None = None) -> tuple[Qwen35Config, Qwen35Weights]:
     """A tiny model with matrices that bfloat16 holds exactly, so that both engines have the same weights."""
     config, weights = tiny_model(moe=moe)
-    layers, head = _rounded(weights.layers), _rounded(weights.head)
-    return config, attrs.evolve(weights, layers=layers, head=head)
+    return config, attrs.evolve(weights, layers=_rounded(weights.layers), head=_rounded(weights.head))
+
+
+def bf16_text(weights: Qwen35Weights) -> Qwen35Weights:
+    """The text model's matrices as a checkpoint in bfloat16 holds them."""
+    embed, tied = _rounded(weights.embed), weights.head is weights.embed
+    head = embed if tied else _rounded(weights.head)
+    return attrs.evolve(weights, layers=_rounded(weights.layers), embed=embed, head=head)
