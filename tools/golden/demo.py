@@ -6,9 +6,10 @@ Needs torch and transformers as tools/golden/make.py does. From the repository r
     python -m tools.golden.demo DIR          # tests/golden/demo-q8-*.npz and demo-bf16-*.npz
 
 The first ones are of the bundled files' weights (matrices in Q8_0), the others of the same model as a checkpoint in
-bfloat16 holds it, which is what published ones are. An archive is one case of a task, question and right answer: input_ids [T], image0… (uint8 pictures), pixel_values,
-grid_thw [K, 3], logits [R, V] of the float32 run of exactly the files' weights, at rows [R], at most 96 of the T. The prompt is rendered by luce, whose
-templates and tokenizer other tests hold against the reference's.
+bfloat16 holds it, which is what published ones are. An archive is one case of a task, question and right answer:
+input_ids [T], image0… (uint8 pictures), pixel_values, grid_thw [K, 3], logits [R, V] of the float32 run of exactly
+these weights, at rows [R], at most 96 of the T. The prompt is rendered by luce, whose templates and tokenizer other
+tests hold against the reference's.
 """
 
 from __future__ import annotations
