@@ -16,7 +16,7 @@ Unit = Literal["tok/s", "ms"]
 
 @attrs.frozen
 class Point:
-    """One figure: the median of its runs."""
+    """One figure: the median of its runs, of pauses the longest."""
 
     name: str
     """What was measured, unique within a report: two reports are compared by it."""

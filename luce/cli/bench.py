@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -152,16 +153,28 @@ def run(
         raise ConfigError("the CPU engine holds weights in float32; leave it away", flag="--format")
     plan = _plan(what, how, on_gpu)
     use_one_heap()
-    report = _measured(model, synthetic, (format or "bf16").upper(), device, plan, what.tokens)
-    if how.json is not None:
-        with writing(how.json, "--json"):
-            how.json.write_text(report.json(), encoding="utf-8")
+    begun: list[Report] = []
+    try:
+        _measure(model, synthetic, (format or "bf16").upper(), device, plan, what.tokens, begun.append)
+    finally:  # a run that breaks off leaves what was measured before
+        if how.json is not None and begun:
+            with writing(how.json, "--json"):
+                how.json.write_text(begun[0].json(), encoding="utf-8")
     return 0
 
 
-def _measured(
-    model: Path | None, synthetic: Shape | None, form: str, device: str, plan: Plan, tokens: int
-) -> Report:
+def _measure(
+    model: Path | None,
+    synthetic: Shape | None,
+    form: str,
+    device: str,
+    plan: Plan,
+    tokens: int,
+    begun: Callable[[Report], None],
+) -> None:
+    """Args:
+    begun: is told the report, which points come to.
+    """
     console = Console(highlight=False, soft_wrap=True)
     progress = Console(stderr=True, highlight=False)
     small = _opened(model, synthetic, form, LoadOptions(slots=1))
@@ -181,14 +194,19 @@ def _measured(
         memory = {"planned": planned, "taken": free - gpu.free_bytes()}
     startup = {"load": time.perf_counter() - started}
     spare_what_stays()
+
+    def begin(report: Report) -> None:
+        begun(report)
+        console.print("\n".join(head_lines(report)), markup=False)
+
     try:
         with progress.status("", refresh_per_second=4) as status:
             tell = Telling(
                 doing=lambda what: status.update(f"measuring: {what}"),
-                begun=lambda report: console.print("\n".join(head_lines(report)), markup=False),
+                begun=begin,
                 measured=lambda point: console.print(point_line(point), markup=False),
             )
-            return measure(
+            measure(
                 opened,
                 loaded,
                 plan,

@@ -10,6 +10,7 @@ import pytest
 from luce.bench.report import read_report
 from luce.cli import main as command
 from luce.compute.host_device import HostDevice
+from luce.errors import DeviceError
 
 SMALL = [
     *("--rows", "1,2", "--contexts", "70", "--prompts", "130", "--mixed", "32", "--pictures", "24"),
@@ -65,6 +66,19 @@ def test_a_part_of_it_on_random_weights(tmp_path: Path) -> None:
         "decode, 2 rows, context 70",
     ]
     assert content["points"][0]["details"]["recurrent_limit"] < content["points"][0]["limit"]
+
+
+def test_a_run_that_breaks_off_leaves_what_was_measured_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_answer(*_: object) -> None:
+        raise DeviceError("a request of the benchmark got no answer: planted")
+
+    monkeypatch.setattr("luce.bench.running.http_points", no_answer)
+    path = tmp_path / "report.json"
+    assert run(*SMALL, "--json", str(path)) != 0
+    names = [point.name for point in read_report(path).points]
+    assert names[0] == "decode, 1 row, context 70" and names[-1] == "picture of 25 tokens encoded"
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import trio
 
 from luce.bench.client import Answer, Ask, Job, run
 from luce.bench.engine_points import Plan
-from luce.bench.http_points import _longest, _rate_together
+from luce.bench.http_points import _rate_together, _waits
 from luce.bench.running import load_options, traffic_of
 from luce.engines.load_model import LoadOptions, demo_model, open_model
 from luce.errors import DeviceError
@@ -30,10 +30,10 @@ def test_a_rate_counts_only_while_all_stream() -> None:
 
 def test_a_pause_counts_if_any_of_it_is_within() -> None:
     pieces = [1.0, 2.0, 5.0, 6.0, 10.0]
-    assert _longest(pieces, 2.5, 5.5) == 3.0
-    assert _longest(pieces, 5.5, 6.5) == 4.0
+    assert _waits(pieces, 2.5, 5.5) == [3.0, 1.0]
+    assert _waits(pieces, 5.5, 6.5) == [1.0, 4.0]
     with pytest.raises(DeviceError, match="had ended"):
-        _longest(pieces, 11.0, 12.0)
+        _waits(pieces, 11.0, 12.0)
 
 
 def test_a_context_holds_the_pictures_that_are_encoded_alone() -> None:

@@ -1,5 +1,6 @@
 """``device``: the host build by default; a GPU with LUCE_TEST_DEVICE=cuda. The same tests run on both, and on the host
-build under a sanitizer with LUCE_TEST_DEVICE=host-address or host-thread (see `sanitized.py`)."""
+build under a sanitizer with LUCE_TEST_DEVICE=host-address or host-thread (see `sanitized.py`). With cuda-apart each
+array on a GPU is an allocation of its own, as compute-sanitizer wants it (see `compute_sanitizer.py`)."""
 
 from __future__ import annotations
 
@@ -20,7 +21,10 @@ def open_test_device() -> Device:
     if wanted != "host":
         from luce.compute.cupy_device import open_device
 
-        return open_device(int(wanted.partition(":")[2] or 0))
+        device = open_device(int(wanted.partition(":")[2] or 0))
+        if wanted.startswith("cuda-apart"):
+            device.cupy.cuda.set_allocator(None)
+        return device
     if host_compiler() is None:
         pytest.skip("the host build of the kernels needs a C++ compiler (g++ or clang)")
     return HostDevice()
