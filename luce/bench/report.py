@@ -42,7 +42,8 @@ class Report:
     startup: dict[str, float] = attrs.field(factory=dict)
     """Seconds by what was done before the first point."""
     memory: dict[str, int] = attrs.field(factory=dict)
-    """Bytes of the GPU: what the memory plan says that the model takes there, and what is gone once it is loaded."""
+    """Bytes of the GPU: what arrays take by the memory plan, what is left to the driver and to compiled kernels beside
+    them, and what is gone once the model is loaded."""
     points: list[Point] = attrs.field(factory=list)
 
     def json(self) -> str:
@@ -90,10 +91,10 @@ def head_lines(report: Report) -> list[str]:
     speeds, memory = report.speeds, report.memory
     taken = []
     if memory:
-        planned, gone = memory["planned"], memory["taken"]
+        planned, left, gone = memory["planned"], memory.get("reserved", 0), memory["taken"]
         taken = [
-            f"takes {gone / 1e9:,.4g} GB of the GPU's memory, {100 * (gone / planned - 1):+.2f} % beside the "
-            f"{planned / 1e9:,.4g} planned"
+            f"takes {gone / 1e9:,.4g} GB of the GPU's memory, {100 * (gone / (planned + left) - 1):+.2f} % beside the "
+            f"plan: {planned / 1e9:,.4g} for arrays, {left / 1e9:.3g} left to kernels"
         ]
     return [
         f"{report.model}, weights in {report.weights}: {report.weight_bytes / 1e9:,.3g} GB",
