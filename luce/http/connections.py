@@ -38,6 +38,7 @@ from hypercorn.utils import parse_socket_addr, wrap_app
 from quart import Quart
 
 from luce.errors import CapacityError, RequestError
+from luce.http.arrival import note_arrival
 from luce.http.descriptors import room_for
 from luce.http.hang_ups import HangUps
 from luce.http.http1 import Http1Protocol, Http2Begins
@@ -45,6 +46,7 @@ from luce.http.http2 import Http2Protocol
 from luce.http.options import HttpOptions
 from luce.http.raw_answers import answer_and_close
 from luce.http.refusals import MAX_HEAD_BYTES
+from luce.stamped_stream import StampedStream
 
 __all__ = ["serve_app"]
 
@@ -144,6 +146,7 @@ class _Connection(TCPServer):
     """One client's connection."""
 
     protocol: Any
+    stream: Any
 
     def __init__(
         self,
@@ -154,15 +157,17 @@ class _Connection(TCPServer):
         hang_ups: HangUps,
         stream: trio.SocketStream,
     ) -> None:
-        super().__init__(app, config, context, {}, stream)  # type: ignore[arg-type]
+        transport = StampedStream(stream)
+        super().__init__(app, config, context, {}, transport)  # type: ignore[arg-type]
         self._options = options
         self._hang_ups = hang_ups
-        self._transport = stream
+        self._transport = transport
+        self._state = ConnectionState({})
         self._head_is_timed = False
         self._plain = options.tls is None
         self._writes_in_a_row = 0
         if options.tls is not None:
-            self.stream = trio.SSLStream(stream, options.tls, server_side=True, https_compatible=False)
+            self.stream = trio.SSLStream(transport, options.tls, server_side=True, https_compatible=False)
 
     async def run(self) -> None:
         transport = self._transport
@@ -239,14 +244,14 @@ class _Connection(TCPServer):
             self.config,
             self.context,
             self._task_group,
-            ConnectionState({}),
+            self._state,
             self._options.tls is not None,
             parse_socket_addr(peer.family, peer.getpeername()),
             parse_socket_addr(peer.family, peer.getsockname()),
             self.protocol_send,
         )
 
-    async def _shake_hands(self, stream: trio.SSLStream[trio.SocketStream]) -> bool:
+    async def _shake_hands(self, stream: trio.SSLStream[StampedStream]) -> bool:
         """False when the client does not speak TLS, or not in time; plain HTTP is told so."""
         try:
             with trio.fail_after(self._options.head_timeout):
@@ -275,6 +280,7 @@ class _Connection(TCPServer):
                 data = await self.stream.receive_some(MAX_RECV)
             except _GONE:
                 break
+            note_arrival(self._state, self._transport.received)
             try:
                 await self.protocol.handle(RawData(bytes(data)))
             except Http2Begins as begins:

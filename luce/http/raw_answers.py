@@ -11,7 +11,7 @@ from luce.http.refusals import refusal
 __all__ = ["answer_and_close"]
 
 
-async def answer_and_close(stream: trio.SocketStream, error: Exception, seconds: float) -> None:
+async def answer_and_close(stream: trio.abc.HalfCloseableStream, error: Exception, seconds: float) -> None:
     """Say ``error`` in HTTP/1.1, and take what the client sends for so many seconds, or closing would reset what it
     has not read. Never waits for the client to read."""
     answer = refusal(error)

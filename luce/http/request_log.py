@@ -20,6 +20,7 @@ from quart import Request
 
 from luce.actors.submission import Handle
 from luce.errors import quoted, shown_name
+from luce.http.arrival import arrival
 from luce.http.route_names import address
 
 __all__ = ["GIVEN_ID", "PROBES", "RequestRecord", "record_of"]
@@ -56,7 +57,7 @@ class RequestRecord:
     @classmethod
     def begin(cls, request: Request) -> RequestRecord:
         given = request.headers.get("X-Request-Id", "")
-        record = cls(given if GIVEN_ID.fullmatch(given) else uuid.uuid4().hex, trio.current_time())
+        record = cls(given if GIVEN_ID.fullmatch(given) else uuid.uuid4().hex, arrival(request))
         cast(dict[str, Any], request.scope)[_RECORD] = record
         return record
 

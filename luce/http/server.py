@@ -20,6 +20,7 @@ from luce.http.app import create_app
 from luce.http.asgi import App
 from luce.http.connections import serve_app
 from luce.http.options import HttpOptions
+from luce.stamped_stream import ask_for_stamps
 from luce.trace.recorder import Recorder
 
 __all__ = ["listen", "run_server"]
@@ -54,6 +55,7 @@ def listen(options: HttpOptions) -> socket.socket:
         if hasattr(socket, "TCP_USER_TIMEOUT"):
             milliseconds = math.ceil(options.stalled_timeout * 1000)
             listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
+        ask_for_stamps(listener)
         listener.bind(address)
     except OSError as error:
         listener.close()

@@ -241,6 +241,8 @@ class StubService:
         self.events = EventStream(lambda: 0.0)
         self.requests: dict[int, Any] = {}
         self.arrivals: dict[int, float] = {}
+        self.arrived: list[float | None] = []
+        """As it was told, one for each answer's request."""
 
     @property
     def ready(self) -> bool:
@@ -251,6 +253,7 @@ class StubService:
     ) -> tuple[Handle, ...]:
         if self.full:
             raise CapacityError("256 requests are waiting already", retry_after=2.5)
+        self.arrived.append(arrived)
         waker = Waker()
         return tuple(self._submit(submission, waker) for submission in submissions)
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import ssl
 import sys
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -27,7 +29,9 @@ class Scripted:
         tokenize: it has /tokenize.
         pictures: it takes them.
         pause: seconds before each piece.
-        fail: what goes wrong with a body: a status, 'break' for an answer that ends in its middle, or nothing.
+        stop: seconds for which nothing in its thread runs, behind the first piece of each answer.
+        fail: what goes wrong with a body: a status, 'close' for no answer, 'break' for one that ends in its middle, or
+            nothing.
         metrics: what /metrics says, made when it is asked.
     """
 
@@ -35,6 +39,7 @@ class Scripted:
     tokenize: bool = True
     pictures: bool = True
     pause: float = 0.0
+    stop: float = 0.0
     fail: Callable[[dict[str, Any]], int | str | None] = lambda body: None
     metrics: Callable[[Scripted], str] | None = None
     port: int = 0
@@ -119,6 +124,8 @@ class Scripted:
         if isinstance(wrong, int):
             await _send(stream, wire, wrong, json.dumps({"error": {"message": "not today"}}))
             return
+        if wrong == "close":
+            return
         await stream.send_all(
             wire.send(h11.Response(status_code=200, headers=[("connection", "close")])) or b""
         )
@@ -131,13 +138,22 @@ class Scripted:
                 if wrong == "break" and index == 1:
                     return
                 await trio.sleep(self.pause)
-                await _event(stream, wire, {"choices": [{"delta": {"content": "x" * self.width(body)}}]})
+                piece = _framed(wire, {"choices": [{"delta": {"content": "x" * self.width(body)}}]})
+                if self.stop and index == 0:
+                    self._stop_behind(stream, piece)
+                else:
+                    await stream.send_all(piece)
                 self.pieces[number] += 1
             await _event(stream, wire, {"choices": [], "usage": usage})
             await stream.send_all(wire.send(h11.Data(data=b"data: [DONE]\n\n")) or b"")
             await stream.send_all(wire.send(h11.EndOfMessage()) or b"")
         except (OSError, trio.BrokenResourceError):
             self.broken += 1
+
+    def _stop_behind(self, stream: Any, piece: bytes) -> None:
+        """Whoever waits for the piece in this thread cannot look at it either."""
+        assert os.write(stream.socket.fileno(), piece) == len(piece)
+        time.sleep(self.stop)
 
     def width(self, body: dict[str, Any]) -> int:
         """Characters of a piece."""
@@ -163,7 +179,11 @@ async def _send(stream: trio.abc.Stream, wire: h11.Connection, status: int, answ
 
 
 async def _event(stream: trio.abc.Stream, wire: h11.Connection, value: Any) -> None:
-    await stream.send_all(wire.send(h11.Data(data=b"data: " + json.dumps(value).encode() + b"\n\n")) or b"")
+    await stream.send_all(_framed(wire, value))
+
+
+def _framed(wire: h11.Connection, value: Any) -> bytes:
+    return wire.send(h11.Data(data=b"data: " + json.dumps(value).encode() + b"\n\n")) or b""
 
 
 @asynccontextmanager

@@ -16,7 +16,7 @@ from luce.replay.load.bodies import Prepared
 from luce.replay.load.metronome import Metronome, Punctual
 from luce.replay.load.probe import error_text
 from luce.replay.load.tally import Outcome, Tally
-from luce.replay.load.target import PIECE, Target, connected, head
+from luce.replay.load.target import Target, answer, asking, connected
 
 __all__ = ["ask"]
 
@@ -103,11 +103,11 @@ async def ask(target: Target, given: Prepared, tally: Tally, beat: Metronome, se
         raise
     finally:
         tally.open -= 1
-        tally.end(outcome, trio.current_time())
+        whole = outcome.ended if outcome.ending == "finished" else None
+        tally.end(outcome, trio.current_time() if whole is None else whole)
 
 
 async def _talk(target: Target, given: Prepared, tally: Tally, beat: Metronome, outcome: Outcome) -> None:
-    body = given.taken()
     punctual: Punctual | None = None
 
     def through(tcp: trio.SocketStream) -> Punctual:
@@ -119,20 +119,22 @@ async def _talk(target: Target, given: Prepared, tally: Tally, beat: Metronome, 
         assert punctual is not None
         if isinstance(stream, trio.SSLStream):
             await stream.do_handshake()
-        wire = h11.Connection(h11.CLIENT)
-        first = wire.send(head(target, "POST", "/v1/chat/completions", len(body))) or b""
-        wire.send(h11.Data(data=body))
-        wire.send(h11.EndOfMessage())
+        wire, data = asking(target, "POST", "/v1/chat/completions", given.taken())
         punctual.hold(tally.start + given.due, partial(tally.sent, outcome))
-        data = first + body
         await stream.send_all(data)
-        del body, data
-        await _read(stream, wire, given, tally, outcome)
+        del data  # answers may take long
+        await _read(stream, punctual, wire, given, tally, outcome)
 
 
 async def _read(
-    stream: trio.abc.Stream, wire: h11.Connection, given: Prepared, tally: Tally, outcome: Outcome
+    stream: trio.abc.Stream,
+    punctual: Punctual,
+    wire: h11.Connection,
+    given: Prepared,
+    tally: Tally,
+    outcome: Outcome,
 ) -> None:
+    """Times are when the system had what is read, not when this process came to it."""
     leaves, stalls = given.asked.leaves, list(given.asked.stalls)
     finished = False
 
@@ -148,17 +150,17 @@ async def _read(
     async with aclosing(_lines(stream, wire, outcome)) as lines:
         async for line in lines:
             if line == b"data: [DONE]":
-                finished = True
+                finished, outcome.ended = True, punctual.received
             elif line.startswith(b"data:"):
-                _take(line[5:], tally, outcome)
+                _take(line[5:], tally, outcome, punctual.received)
                 await waits()
     if not finished:
         raise _Broken("the answer broke off")
     outcome.ending = "finished"
 
 
-def _take(data: bytes, tally: Tally, outcome: Outcome) -> None:
-    """A chunk. Raises _Broken for one that is none, or an error."""
+def _take(data: bytes, tally: Tally, outcome: Outcome, received: float) -> None:
+    """A chunk that was there at a time of trio's clock. Raises _Broken for one that is none, or an error."""
     try:
         chunk = _CHUNK.decode(data)
     except msgspec.DecodeError as error:
@@ -171,7 +173,7 @@ def _take(data: bytes, tally: Tally, outcome: Outcome) -> None:
         details = chunk.usage.prompt_tokens_details
         outcome.cached_tokens = (details.cached_tokens or 0) if details is not None else 0
     if any(_said(choice) for choice in chunk.choices):
-        tally.piece(outcome, trio.current_time())
+        tally.piece(outcome, received, trio.current_time())
 
 
 def _said(choice: _Choice) -> bool:
@@ -186,13 +188,11 @@ async def _lines(
 ) -> AsyncGenerator[bytes, None]:
     """Lines of a streamed answer that are not empty. Raises _Broken for an answer of another status than 200."""
     rest, status = b"", 200
-    while True:
-        event = wire.next_event()
-        if event is h11.NEED_DATA:
-            wire.receive_data(bytes(await stream.receive_some(PIECE)))
-        elif isinstance(event, h11.Response):
-            status = event.status_code
-        elif isinstance(event, h11.Data):
+    async with aclosing(answer(stream, wire)) as events:
+        async for event in events:
+            if isinstance(event, h11.Response):
+                status = event.status_code
+                continue
             rest += event.data
             if status != 200:
                 rest = rest[:MOST_ERROR]
@@ -203,8 +203,6 @@ async def _lines(
                     yield line
             if len(rest) > MOST_LINE:
                 raise _Broken(f"a line of the answer has more than {MOST_LINE} bytes")
-        elif isinstance(event, h11.EndOfMessage | h11.ConnectionClosed):
-            if status != 200:
-                outcome.ending = "refused"
-                raise _Broken(error_text(status, rest))
-            return
+    if status != 200:
+        outcome.ending = "refused"
+        raise _Broken(error_text(status, rest))

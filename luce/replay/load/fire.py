@@ -92,7 +92,6 @@ async def _release(
     """Wait until it is nearly due, and let it go by itself."""
     due = tally.start + given.due - AHEAD
     await trio.sleep_until(due)
-    tally.lag.add(trio.current_time() - due)
     tally.last_due = max(tally.last_due, given.due)
     why = given.why
     if given.body is not None and tally.open >= limits.open:

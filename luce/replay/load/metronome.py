@@ -18,6 +18,7 @@ import trio
 
 from luce.errors import DeviceError
 from luce.replay.load.sender import ORDER, READY, REPORT, now
+from luce.stamped_stream import StampedStream, ask_for_stamps
 
 __all__ = ["Metronome", "Punctual", "metronome"]
 
@@ -178,9 +179,15 @@ class Punctual(trio.abc.Stream):
     """A connection on which what is sent next can be held until its time, TLS above it or not."""
 
     def __init__(self, tcp: trio.SocketStream, beat: Metronome) -> None:
-        self._tcp: Final = tcp
+        ask_for_stamps(tcp.socket)
+        self._tcp: Final = StampedStream(tcp)
         self._beat: Final = beat
         self._held: tuple[float, Callable[[float], None]] | None = None
+
+    @property
+    def received(self) -> float:
+        """When the system had what was read last, on trio's clock."""
+        return self._tcp.received
 
     def hold(self, until: float, told: Callable[[float], None]) -> None:
         """What is sent next goes at this time of trio's clock, and ``told`` gets the time when it went."""

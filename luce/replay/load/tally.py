@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from typing import Literal
 
@@ -18,6 +19,9 @@ MOST_ERRORS = 50
 MOST_TICKS = 600
 KEPT_LATE = 0.005
 """Seconds that an arrival may be late."""
+
+_NUMBER = re.compile(r"(?<!HTTP )(?<!\d)\d[\d.,]*")
+"""But a status is a name."""
 
 
 @attrs.define
@@ -71,12 +75,13 @@ class Tally:
     answers: int = 0
     """Whole ones; a request for several choices has several."""
     errors: Counter[str] = attrs.field(factory=Counter)
+    """By message; those that differ in numbers alone are counted as the first of them."""
     late: Spread = attrs.field(factory=Spread)
     """Seconds by which requests were sent too late."""
     too_late: int = 0
     """Of these more than :data:`KEPT_LATE`."""
     lag: Spread = attrs.field(factory=Spread)
-    """Seconds by which the loop that reads answers is behind: so late may pieces be seen."""
+    """Seconds for which pieces had been there before they were looked at: in none of the times below."""
     first: Spread = attrs.field(factory=Spread)
     gaps: Spread = attrs.field(factory=Spread)
     latency: Spread = attrs.field(factory=Spread)
@@ -97,6 +102,8 @@ class Tally:
     last_due: float = 0.0
     tick_seconds: float = 1.0
     ticks: list[Tick] = attrs.field(factory=list)
+    _kinds: dict[str, str] = attrs.field(factory=dict, init=False, repr=False)
+    """First messages by what they are without their numbers."""
 
     def tick(self, when: float) -> Tick:
         """Where something that happens now is counted."""
@@ -121,8 +128,9 @@ class Tally:
         self.too_late += late > KEPT_LATE
         self.tick(when).arrivals += 1
 
-    def piece(self, outcome: Outcome, when: float) -> None:
-        """A piece of an answer came."""
+    def piece(self, outcome: Outcome, when: float, seen: float) -> None:
+        """A piece of an answer came, and was looked at later."""
+        self.lag.add(seen - when)
         tick = self.tick(when)
         if outcome.last is None:
             outcome.first = when
@@ -147,8 +155,10 @@ class Tally:
             self._whole(outcome, when)
         elif outcome.ending != "left":
             tick.errors += 1
-            known = outcome.error in self.errors or len(self.errors) < MOST_ERRORS
-            self.errors[outcome.error if known else "others"] += 1
+            kind = _NUMBER.sub("0", outcome.error)
+            if kind not in self._kinds and len(self._kinds) < MOST_ERRORS:
+                self._kinds[kind] = outcome.error
+            self.errors[self._kinds.get(kind, "others")] += 1
 
     def _whole(self, outcome: Outcome, when: float) -> None:
         self.answers += outcome.choices

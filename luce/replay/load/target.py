@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing, asynccontextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -15,7 +15,7 @@ import trio
 
 from luce.errors import ConfigError, DeviceError, quoted, reason
 
-__all__ = ["Target", "close", "connected", "exchange", "head", "parse_target", "resolved"]
+__all__ = ["Target", "answer", "asking", "close", "connected", "exchange", "parse_target", "resolved"]
 
 PIECE = 1 << 16
 MOST_ANSWER = 1 << 26
@@ -113,8 +113,16 @@ async def close(stream: trio.abc.Stream) -> None:
     await trio.aclose_forcefully(stream)
 
 
-def head(target: Target, method: str, path: str, length: int) -> h11.Request:
-    """The head of a request with a JSON body of ``length`` bytes."""
+def asking(target: Target, method: str, path: str, body: bytes) -> tuple[h11.Connection, bytes]:
+    """A request with a JSON body, or none: whose answer is expected, and the bytes to send."""
+    wire = h11.Connection(h11.CLIENT)
+    first = wire.send(_head(target, method, path, len(body))) or b""
+    wire.send(h11.Data(data=body))  # of known length, it goes as it is
+    wire.send(h11.EndOfMessage())
+    return wire, first + body
+
+
+def _head(target: Target, method: str, path: str, length: int) -> h11.Request:
     headers = [("host", target.authority), ("accept", "*/*"), ("connection", "close")]
     if method == "POST":
         headers += [("content-type", "application/json"), ("content-length", str(length))]
@@ -132,28 +140,49 @@ async def exchange(target: Target, method: str, path: str, body: Any = None) -> 
     data = b"" if body is None else msgspec.json.encode(body)
     try:
         async with connected(target) as stream:
-            wire = h11.Connection(h11.CLIENT)
-            sent = wire.send(head(target, method, path, len(data))) or b""
-            await stream.send_all(sent + data)
-            wire.send(h11.Data(data=data))
-            wire.send(h11.EndOfMessage())
+            wire, sent = asking(target, method, path, data)
+            await stream.send_all(sent)
             return await _whole(stream, wire)
     except (OSError, trio.BrokenResourceError, h11.RemoteProtocolError, ValueError) as error:
         cause = error.__cause__ if isinstance(error, trio.BrokenResourceError) and error.__cause__ else error
         raise DeviceError(f"{target}{path}: {reason(cause)}") from None
 
 
+async def answer(
+    stream: trio.abc.Stream, wire: h11.Connection
+) -> AsyncGenerator[h11.Response | h11.Data, None]:
+    """The head of an answer, then what is in it, as it comes.
+
+    Raises:
+        OSError, trio.BrokenResourceError: the connection breaks off.
+        h11.RemoteProtocolError: it is no HTTP.
+    """
+    over = False
+    while True:
+        try:
+            event = wire.next_event()
+        except h11.RemoteProtocolError:
+            if over:
+                raise ConnectionError("closed before the answer was whole") from None
+            raise
+        if event is h11.NEED_DATA:
+            data = bytes(await stream.receive_some(PIECE))
+            over = not data
+            wire.receive_data(data)
+        elif isinstance(event, h11.Response | h11.Data):
+            yield event
+        elif isinstance(event, h11.EndOfMessage | h11.ConnectionClosed):
+            return
+
+
 async def _whole(stream: trio.abc.Stream, wire: h11.Connection) -> tuple[int, bytes]:
     status, content = 0, bytearray()
-    while True:
-        event = wire.next_event()
-        if event is h11.NEED_DATA:
-            wire.receive_data(bytes(await stream.receive_some(PIECE)))
-        elif isinstance(event, h11.Response):
-            status = event.status_code
-        elif isinstance(event, h11.Data):
+    async with aclosing(answer(stream, wire)) as events:
+        async for event in events:
+            if isinstance(event, h11.Response):
+                status = event.status_code
+                continue
             content += event.data
             if len(content) > MOST_ANSWER:
                 raise ValueError(f"the answer has more than {MOST_ANSWER} bytes")
-        elif isinstance(event, h11.EndOfMessage | h11.ConnectionClosed):
-            return status, bytes(content)
+    return status, bytes(content)
