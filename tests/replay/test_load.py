@@ -32,7 +32,7 @@ from tests.sim.crowd import serve_crowd
 from tests.sim.files import DATA
 
 FOREVER = 3600.0
-BUSY = 1.0
+BUSY = 0.5
 """Seconds for which nothing runs here."""
 
 
@@ -170,10 +170,10 @@ def test_messages_that_differ_in_numbers_are_of_one_kind() -> None:
 
 def test_pieces_came_when_the_system_had_them() -> None:
     """The server is in the same thread, and holds it up behind its first piece: the client looks that much later."""
-    tally = run(Scripted(stop=BUSY), [plain()])
+    tally = run(Scripted(stop=BUSY, pause=BUSY), [plain(output=2)])
     assert tally.endings == {"finished": 1}
-    assert tally.lag.most >= BUSY > tally.first.most
-    assert tally.gaps.sum >= BUSY, "the server made no piece meanwhile"
+    assert tally.lag.most >= BUSY
+    assert tally.gaps.most >= BUSY, "the server made no piece meanwhile"
 
 
 def test_nobody_waits_for_a_server_that_does_not_answer() -> None:
