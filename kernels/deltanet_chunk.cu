@@ -14,7 +14,7 @@
 struct Pairs {
   u32x2 w[6][2][2][WARP];          // of 16-row blocks (later, earlier): [later * (later - 1) / 2 + earlier][half][high, low]
   u32x2 p[10][2][2][WARP];         // [later * (later + 1) / 2 + earlier], the block itself too
-  f32 inside[BLOCKS][16][16];      // W in a block: [row][earlier row], zeros from the diagonal on
+  f32 inside[BLOCKS][16][16];      // W in a block: [earlier row][row], zeros up to the diagonal
   f32 gain[CHUNK_ROWS];            // e^G
   f32 tail[CHUNK_ROWS];            // e^(G_63 - G)
   f32 beta[CHUNK_ROWS];
@@ -137,7 +137,7 @@ DEVICE void prepare_pair(const Prepare& shared, Pairs* pairs, i32 key_head, i32 
       }
       UNROLL for (i32 which = 0; which < 2; which++) {
         if (which == 0 && earlier == later) {
-          *(f32x4*)&to.inside[later][i % 16][4 * t] = {w[0][0], w[0][1], w[0][2], w[0][3]};
+          UNROLL for (i32 e = 0; e < 4; e++) to.inside[later][4 * t + e][i % 16] = w[0][e];
           continue;
         }
         u32x2 high, low;
@@ -283,30 +283,38 @@ DEVICE void convolve_values(f32x4 (&to)[BLOCKS][2][WARP], const ValueRows& rows,
   }
 }
 
-// u of a block out of x: rows one by one. x holds what is left of x after earlier blocks and becomes u; rows before `old` are those
-// of `ring`, from the block's first and the tile's first column on. A lane takes a column (two lanes the same one), so that the rows
-// of W are the same for all of them; the columns pass through `room`.
+// The rows of a column of a block one by one. A row that is done is taken from all later ones at once: each is a sum in the order
+// of rows, of which all but the last step is done before its turn. Rows before `old` are those of `ring`.
+template <bool RING> DEVICE void solve(f32 (&u)[16], const f32 (&inside)[16][16], const f32* beta, i32 old, const f32* ring) {
+  UNROLL for (i32 j = 0; j < 16; j++) {
+    u[j] = mul(beta[j], u[j]);
+    if (RING && j < old) u[j] = ring[(i64)j * DV];
+    UNROLL for (i32 four = (j + 1) / 4; four < 4; four++) {
+      f32x4 line = *(const f32x4*)&inside[j][4 * four];
+      f32 w[4] = {line.x, line.y, line.z, line.w};
+      UNROLL for (i32 e = 0; e < 4; e++)
+        if (4 * four + e > j) u[4 * four + e] = fma_(-w[e], u[j], u[4 * four + e]);
+    }
+  }
+}
+
+// u of a block out of x. x holds what is left of x after earlier blocks and becomes u; rows before `old` are those of `ring`, from the
+// block's first and the tile's first column on. A lane takes a column (two lanes the same one), so that W is the same for all of
+// them; the columns pass through `room`.
 DEVICE void substitute(Fragment& x, u32x4 (&room)[2][WARP], const f32 (&inside)[16][16], const f32* beta, i32 old, const f32* ring) {
   f32x4* cells = (f32x4*)room;  // [column][4 rows], without bank conflicts
   i32 g = lane() / 4, t = lane() % 4, column = lane() % 16;
   UNROLL for (i32 i = 0; i < 2; i++) cells[(2 * g + i) * 4 + (t ^ g % 4)] = {x[0][2 * i], x[0][2 * i + 1], x[1][2 * i], x[1][2 * i + 1]};
   sync_warp();
-  f32 u[16];
+  f32 u[16], betas[16];
   UNROLL for (i32 four = 0; four < 4; four++) {
-    f32x4 v = cells[column * 4 + (four ^ column / 2 % 4)];
+    f32x4 v = cells[column * 4 + (four ^ column / 2 % 4)], b = *(const f32x4*)(beta + 4 * four);
     u[4 * four] = v.x, u[4 * four + 1] = v.y, u[4 * four + 2] = v.z, u[4 * four + 3] = v.w;
+    betas[4 * four] = b.x, betas[4 * four + 1] = b.y, betas[4 * four + 2] = b.z, betas[4 * four + 3] = b.w;
   }
+  if (old > 0) solve<true>(u, inside, betas, old, ring + column);
+  else solve<false>(u, inside, betas, 0, ring);
   sync_warp();
-  UNROLL for (i32 i = 0; i < 16; i++) {
-    UNROLL for (i32 four = 0; 4 * four < i; four++) {
-      f32x4 line = *(const f32x4*)&inside[i][4 * four];
-      f32 w[4] = {line.x, line.y, line.z, line.w};
-      UNROLL for (i32 e = 0; e < 4; e++)
-        if (4 * four + e < i) u[i] = fma_(-w[e], u[4 * four + e], u[i]);
-    }
-    u[i] = mul(beta[i], u[i]);
-    if (i < old) u[i] = ring[(i64)i * DV + column];
-  }
   if (lane() < 16)
     UNROLL for (i32 four = 0; four < 4; four++)
       cells[column * 4 + (four ^ column / 2 % 4)] = {u[4 * four], u[4 * four + 1], u[4 * four + 2], u[4 * four + 3]};
@@ -318,18 +326,24 @@ DEVICE void substitute(Fragment& x, u32x4 (&room)[2][WARP], const f32 (&inside)[
   sync_warp();
 }
 
-// S^T times the chunk's keys or queries, a block's two halves beside each other.
-DEVICE void multiply_state(f32 (&c)[2 * BLOCKS][4], const u32x4 (&s)[STEPS][2][WARP], const u32x2 (&k)[BLOCKS][2][STEPS][WARP]) {
+// S^T times the chunk's keys or queries, a block's two halves beside each other; operand(step): of S.
+template <class State>
+DEVICE void multiply_state(f32 (&c)[2 * BLOCKS][4], State operand_of, const u32x2 (&k)[BLOCKS][2][STEPS][WARP]) {
   UNROLL for (i32 step = 0; step < STEPS; step++) {
     u32x2 b[2 * BLOCKS];
     UNROLL for (i32 i = 0; i < 2 * BLOCKS; i++) b[i] = k[i / 2][i % 2][step][lane()];
-    far_products(c, get_operand(s[step]), b);
+    far_products(c, operand_of(step), b);
   }
 }
 
-// Grid (HV PARTS, lanes), 64 PART_TILES threads, shared memory SCAN_BYTES. Two warps for each 16 columns of v: one goes from chunk to
-// chunk with the state, the other makes v of the next chunk and o of this one. A lane of no rows is one that is only to be folded up
-// to its base_after.
+// Two warps for each 16 columns of v: one goes from chunk to chunk with the state and decides how long a chunk takes, the other makes
+// v of the next chunk and o of this one, in an order in which the two need the matrix units at different times:
+//   leads     S^T k   u of the blocks, one by one                          S folded
+//   follows   v       S^T q, then P u of each block that is there          o
+// They meet where a block's u is there (`made`) and where S^T q is (`read`: S and its place in shared memory may change).
+//
+// Grid (HV PARTS, lanes), 64 PART_TILES threads, shared memory SCAN_BYTES. A lane of no rows is one that is only to be folded up to its
+// base_after.
 LUCE_KERNEL_RESIDENT(deltanet_scan, 64 * PART_TILES, 1)(
     const Pass* pass, const Lane* lanes, const f32* x, i32 x_stride, const f32* taps, const f32* conv_state, const u8* heads,
     const u8* pairs_at, f32* s_state, u16* k_state, f32* u_state, i64* g_state, f32* o) {
@@ -346,10 +360,12 @@ LUCE_KERNEL_RESIDENT(deltanet_scan, 64 * PART_TILES, 1)(
   Shuttle& mine = ((Shuttle*)(shared_memory() + STAGES * sizeof(Stage)))[warp() % PART_TILES];
   f32x4* state = state_at(s_state, slot, head, column);
   f32* ring = u_ring(u_state, slot, head) + 16 * column;
+  i32 made = 1 + warp() % PART_TILES, read = made + PART_TILES;
   Fragment s[STEPS];
+  Operand far[STEPS];   // S as operand
   if (leads) {
     load_state(s, state, here.base == 0);
-    UNROLL for (i32 step = 0; step < STEPS; step++) put_operand(mine.s[step], operand(s[step]));
+    UNROLL for (i32 step = 0; step < STEPS; step++) put_operand(mine.s[step], far[step] = operand(s[step]));
   }
   pdl_wait();
   auto heads_of = [&](i32 at) { return (const Heads*)(heads + ((i64)(tile + at) * HK + key_head) * HEAD_BYTES); };
@@ -394,10 +410,13 @@ LUCE_KERNEL_RESIDENT(deltanet_scan, 64 * PART_TILES, 1)(
     i32 old = max_(start - chunk, 0);
     if (!leads) {
       f32 q[2 * BLOCKS][4] = {}, sums[2 * BLOCKS][4] = {};
-      ValueRows values;
-      if (!last) load_values(values, all, chunk + CHUNK_ROWS, end, channel);
-      if (old < CHUNK_ROWS) multiply_state(q, mine.s, keys.q);
-      if (!last) convolve_values(mine.v[(at + 1) % 2], values, w, chunk + CHUNK_ROWS, start, end);
+      if (!last) {
+        ValueRows values;
+        load_values(values, all, chunk + CHUNK_ROWS, end, channel);
+        convolve_values(mine.v[(at + 1) % 2], values, w, chunk + CHUNK_ROWS, start, end);
+      }
+      if (old < CHUNK_ROWS) multiply_state(q, [&](i32 step) { return get_operand(mine.s[step]); }, keys.q);
+      barrier_arrive(read, 2 * WARP);
       if (keep) {   // keys and decays: prepare has read what they replace
         if (part == 0)
           for (i32 i = thread() - 32 * PART_TILES; i < CHUNK_ROWS; i += 32 * PART_TILES)
@@ -410,9 +429,9 @@ LUCE_KERNEL_RESIDENT(deltanet_scan, 64 * PART_TILES, 1)(
                   (&keys.k[0][0][0])[i][lane()];
           }
       }
-      sync_block();   // u is there
       if (old >= CHUNK_ROWS) continue;
       UNROLL for (i32 earlier = 0; earlier < BLOCKS; earlier++) {
+        barrier_sync(made, 2 * WARP);
         Operand u = get_operand(mine.u[earlier]);
         UNROLL for (i32 later = earlier; later < BLOCKS; later++) {
           const u32x2 (&p)[2][2][WARP] = pairs.p[later * (later + 1) / 2 + earlier];
@@ -420,14 +439,18 @@ LUCE_KERNEL_RESIDENT(deltanet_scan, 64 * PART_TILES, 1)(
           near_products(*(f32(*)[2][4])&sums[2 * later], u, high, low);
         }
       }
-      UNROLL for (i32 i = 0; i < 2 * BLOCKS; i++)
-        UNROLL for (i32 e = 0; e < 2; e++) {
-          i32 row = 16 * (i / 2) + 4 * t + 2 * (i % 2) + e, position = chunk + row;
-          if (position < start || position >= end) continue;
-          f32 gain = pairs.gain[row];
-          *(f32x2*)(o + (i64)(here.row + position - start) * (HV * DV) + head * DV + 16 * column + 2 * g) =
-              {fma_(gain, q[i][e], sums[i][e]), fma_(gain, q[i][2 + e], sums[i][2 + e])};
-        }
+      f32* to = o + (i64)(here.row + chunk - start) * (HV * DV) + head * DV + 16 * column + 2 * g;
+      auto put = [&](bool whole) {
+        UNROLL for (i32 i = 0; i < 2 * BLOCKS; i++)
+          UNROLL for (i32 e = 0; e < 2; e++) {
+            i32 row = 16 * (i / 2) + 4 * t + 2 * (i % 2) + e;
+            if (!whole && (chunk + row < start || chunk + row >= end)) continue;
+            f32 gain = pairs.gain[row];
+            *(f32x2*)(to + (i64)row * (HV * DV)) = {fma_(gain, q[i][e], sums[i][e]), fma_(gain, q[i][2 + e], sums[i][2 + e])};
+          }
+      };
+      if (old == 0 && chunk + CHUNK_ROWS <= end) put(true);
+      else put(false);
       continue;
     }
 
@@ -437,21 +460,22 @@ LUCE_KERNEL_RESIDENT(deltanet_scan, 64 * PART_TILES, 1)(
         load_u(rows[block], ring + (i64)(ring_row(chunk) + 16 * block) * DV, 16);
     } else {
       f32 k[2 * BLOCKS][4] = {}, sums[2 * BLOCKS][4] = {};
-      multiply_state(k, mine.s, keys.k);
+      multiply_state(k, [&](i32 step) { return far[step]; }, keys.k);
       UNROLL for (i32 block = 0; block < BLOCKS; block++) {
         Fragment& f = rows[block];
+        f32x4 four = *(const f32x4*)&pairs.gain[16 * block + 4 * t];
+        f32 gain[4] = {four.x, four.y, four.z, four.w};
         UNROLL for (i32 half = 0; half < 2; half++) {
           f32x4 v = mine.v[at % 2][block][half][lane()];
           f32 values[4] = {v.x, v.y, v.z, v.w};
-          UNROLL for (i32 i = 0; i < 4; i++) {
-            f32 gain = pairs.gain[16 * block + 4 * t + 2 * half + i % 2];
-            f[half][i] = sub(fma_(-gain, k[2 * block + half][i], values[i]), sums[2 * block + half][i]);
-          }
+          UNROLL for (i32 i = 0; i < 4; i++)
+            f[half][i] = sub(fma_(-gain[2 * half + i % 2], k[2 * block + half][i], values[i]), sums[2 * block + half][i]);
         }
         substitute(f, mine.u[block], pairs.inside[block], &pairs.beta[16 * block], old - 16 * block,
                    ring + (i64)(ring_row(chunk) + 16 * block) * DV);
         Operand u = operand(f);
         put_operand(mine.u[block], u);
+        barrier_arrive(made, 2 * WARP);
         UNROLL for (i32 later = block + 1; later < BLOCKS; later++) {
           const u32x2 (&w)[2][2][WARP] = pairs.w[later * (later - 1) / 2 + block];
           u32x2 high[2] = {w[0][0][lane()], w[1][0][lane()]}, low[2] = {w[0][1][lane()], w[1][1][lane()]};
@@ -459,7 +483,7 @@ LUCE_KERNEL_RESIDENT(deltanet_scan, 64 * PART_TILES, 1)(
         }
       }
     }
-    sync_block();   // u is there; the other warp is done with S
+    barrier_sync(read, 2 * WARP);
     if (keep && old < CHUNK_ROWS)
       UNROLL for (i32 i = 0; i < 2 * BLOCKS; i++)
         UNROLL for (i32 e = 0; e < 2; e++) {
@@ -470,16 +494,17 @@ LUCE_KERNEL_RESIDENT(deltanet_scan, 64 * PART_TILES, 1)(
     if (!last || chunk < here.base_after) {
       Operand u[BLOCKS];
       UNROLL for (i32 block = 0; block < BLOCKS; block++) {
+        f32x4 four = *(const f32x4*)&pairs.tail[16 * block + 4 * t];
+        f32 tail[4] = {four.x, four.y, four.z, four.w};
         UNROLL for (i32 e = 0; e < 4; e++) {
-          f32 tail = pairs.tail[16 * block + 4 * t + e];
-          rows[block][e / 2][e % 2] = mul(tail, rows[block][e / 2][e % 2]);
-          rows[block][e / 2][2 + e % 2] = mul(tail, rows[block][e / 2][2 + e % 2]);
+          rows[block][e / 2][e % 2] = mul(tail[e], rows[block][e / 2][e % 2]);
+          rows[block][e / 2][2 + e % 2] = mul(tail[e], rows[block][e / 2][2 + e % 2]);
         }
         u[block] = operand(rows[block]);
       }
       fold<STEPS % 4 ? 1 : 4>(s, u, pairs.gain[CHUNK_ROWS - 1],
                               [&](i32 step, i32 half, i32 block) { return keys.columns[step][half][block][lane()]; });
-      UNROLL for (i32 step = 0; step < STEPS; step++) put_operand(mine.s[step], operand(s[step]));
+      UNROLL for (i32 step = 0; step < STEPS; step++) put_operand(mine.s[step], far[step] = operand(s[step]));
       if (chunk + CHUNK_ROWS == here.base_after) store_state(state, s);
     }
   }

@@ -51,6 +51,7 @@ DEVICE void sync_block() {
 // There are no barriers for a part of a block: all of it meets. So without bulk copies, and so without warps that do nothing but
 // copy, every warp of a block comes by the same barriers.
 DEVICE void barrier_sync(i32, i32) { sync_block(); }
+DEVICE void barrier_arrive(i32, i32) { sync_block(); }
 DEVICE void sync_warp() { __builtin_amdgcn_fence(__ATOMIC_ACQ_REL, "wavefront"); __builtin_amdgcn_wave_barrier(); }
 DEVICE u32 shfl(u32 v, i32 from) { return (u32)__builtin_amdgcn_ds_bpermute(from << 2, (i32)v); }
 DEVICE u32 ballot_(bool v) { return __builtin_amdgcn_ballot_w32(v); }
