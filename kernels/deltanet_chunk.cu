@@ -7,6 +7,7 @@
 //   pairs  [tiles][HV] Pairs
 // and o, f32 [rows][HV DV].
 #include "deltanet.h"
+#include "wgmma_shared.h"
 
 #define KEY_PITCH (DK + 8)
 #define HEAD_BYTES (3 * CHUNK_ROWS * DK * 2)
@@ -19,6 +20,15 @@ struct Pairs {
   f32 tail[CHUNK_ROWS];            // e^(G_63 - G)
   f32 beta[CHUNK_ROWS];
   i64 decay[CHUNK_ROWS];           // G
+};
+
+// Keys or queries and, for the fold, keys by columns, each a second operand in core matrices (wgmma.h): the two halves of a k16 step of
+// eights of rows; the halves of a 16-row block of eights of keys.
+typedef u32 Keys[STEPS][2][2 * BLOCKS][WARP];
+typedef u32 Columns[BLOCKS][2][2 * STEPS][WARP];
+struct Heads {
+  Keys k, q;
+  Columns columns;
 };
 
 DEVICE i32 lane_end(const Lane& lane) { return lane.start + lane.count; }
@@ -182,16 +192,18 @@ LUCE_KERNEL_RESIDENT(deltanet_prepare, 256, 2)(
       i32 later = pair < 1 ? 0 : pair < 3 ? 1 : pair < 6 ? 2 : 3;
       prepare_pair(shared, pairs, key_head, later, pair - later * (later + 1) / 2);
     }
-  u32x2* to = (u32x2*)(heads + ((i64)tile * HK + key_head) * HEAD_BYTES);
-  for (i32 i = warp(); i < 2 * BLOCKS * 2 * STEPS; i += block_threads() / WARP) {   // k, then q: [block][half][step]
-    i32 which = i / (BLOCKS * 2 * STEPS), block = i / (2 * STEPS) % BLOCKS, half = i / STEPS % 2, step = i % STEPS;
-    to[i * WARP + lane()] = key_words(shared, which, 16 * block + row_place(lane() / 4, half), step, lane() % 4);
+  Heads& to = *(Heads*)(heads + ((i64)tile * HK + key_head) * HEAD_BYTES);
+  for (i32 i = warp(); i < 2 * STEPS * 2 * BLOCKS; i += block_threads() / WARP) {
+    i32 which = i / (STEPS * 2 * BLOCKS), step = i / (2 * BLOCKS) % STEPS, eight = i % (2 * BLOCKS);
+    u32x2 words = key_words(shared, which, 16 * (eight / 2) + row_place(lane() / 4, eight % 2), step, lane() % 4);
+    Keys& of = which ? to.q : to.k;
+    of[step][0][eight][lane()] = words.x, of[step][1][eight][lane()] = words.y;
   }
-  to += 2 * BLOCKS * 2 * STEPS * WARP;
-  for (i32 i = warp(); i < STEPS * 2 * BLOCKS; i += block_threads() / WARP) {       // k by columns: [step][half][block]
-    i32 step = i / (2 * BLOCKS), half = i / BLOCKS % 2, block = i % BLOCKS;
-    const u16* k = &shared.keys[0][16 * block + 4 * (lane() % 4)][key_column(step, half, lane() / 4)];
-    to[i * WARP + lane()] = {k[0] | (u32)k[KEY_PITCH] << 16, k[2 * KEY_PITCH] | (u32)k[3 * KEY_PITCH] << 16};
+  for (i32 i = warp(); i < BLOCKS * 2 * STEPS; i += block_threads() / WARP) {
+    i32 block = i / (2 * STEPS), eight = i % (2 * STEPS);
+    const u16* k = &shared.keys[0][16 * block + 4 * (lane() % 4)][key_column(eight / 2, eight % 2, lane() / 4)];
+    to.columns[block][0][eight][lane()] = k[0] | (u32)k[KEY_PITCH] << 16;
+    to.columns[block][1][eight][lane()] = k[2 * KEY_PITCH] | (u32)k[3 * KEY_PITCH] << 16;
   }
 }
 LUCE_EXPORT(deltanet_prepare)
@@ -203,7 +215,6 @@ LUCE_EXPORT(deltanet_prepare)
 #endif
 #define PARTS (TILES / PART_TILES)
 
-struct Heads { u32x2 k[BLOCKS][2][STEPS][WARP], q[BLOCKS][2][STEPS][WARP], columns[STEPS][2][BLOCKS][WARP]; };
 struct Stage {
   Heads heads;
   Pairs pairs;
@@ -326,15 +337,46 @@ DEVICE void substitute(Fragment& x, u32x4 (&room)[2][WARP], const f32 (&inside)[
   sync_warp();
 }
 
-// S^T times the chunk's keys or queries, a block's two halves beside each other; operand(step): of S.
-template <class State>
-DEVICE void multiply_state(f32 (&c)[2 * BLOCKS][4], State operand_of, const u32x2 (&k)[BLOCKS][2][STEPS][WARP]) {
+// Are products with S and the fold those of four warps together? Else each warp makes its own: the same bits.
+#define WARPGROUPS (HAS_WGMMA && STAGES && PART_TILES == 4 && DK % 64 == 0)
+
+// S^T times the chunk's keys or queries, eights of rows beside each other: c[4 eight + element].
+typedef f32 Eights[2 * BLOCKS * 4];
+DEVICE void multiply_state(Eights& c, const Operand (&s)[STEPS], const Keys& k) {
+#if WARPGROUPS
+  TileDesc b = tile_desc<2 * BLOCKS * 128, 128>((const u8*)k);
+  wgmma_hold(c);
+  wgmma_fence();
+  UNROLL for (i32 step = 0; step < STEPS; step++) {
+    wgmma_bf16<64>(c, s[step].high, tile_step(b, step * sizeof(k[0])), step > 0);
+    wgmma_bf16<64>(c, s[step].low, tile_step(b, step * sizeof(k[0])), 1);
+  }
+  wgmma_commit();
+  wgmma_wait<0>();
+  wgmma_hold(c);
+#else
+  UNROLL for (i32 i = 0; i < 8 * BLOCKS; i++) c[i] = 0.0f;
   UNROLL for (i32 step = 0; step < STEPS; step++) {
     u32x2 b[2 * BLOCKS];
-    UNROLL for (i32 i = 0; i < 2 * BLOCKS; i++) b[i] = k[i / 2][i % 2][step][lane()];
-    far_products(c, operand_of(step), b);
+    UNROLL for (i32 i = 0; i < 2 * BLOCKS; i++) b[i] = {k[step][0][i][lane()], k[step][1][i][lane()]};
+    far_products(*(f32(*)[2 * BLOCKS][4])&c, s[step], b);
   }
+#endif
 }
+
+#if WARPGROUPS
+// What a chunk adds to S of 64 keys from 64 part on, in the background; `u` its rows times e^(G_63 - G).
+DEVICE void fold_part(f32 (&c)[32], const Operand (&u)[BLOCKS], const Columns& columns, i32 part) {
+  TileDesc b = tile_desc<2 * STEPS * 128, 128>((const u8*)columns[0][0][8 * part]);
+  wgmma_hold(c);
+  wgmma_fence();
+  UNROLL for (i32 block = 0; block < BLOCKS; block++) {
+    wgmma_bf16<64>(c, u[block].high, tile_step(b, block * sizeof(columns[0])), block > 0);
+    wgmma_bf16<64>(c, u[block].low, tile_step(b, block * sizeof(columns[0])), 1);
+  }
+  wgmma_commit();
+}
+#endif
 
 // Two warps for each 16 columns of v: one goes from chunk to chunk with the state and decides how long a chunk takes, the other makes
 // v of the next chunk and o of this one, in an order in which the two need the matrix units at different times:
@@ -354,17 +396,15 @@ LUCE_KERNEL_RESIDENT(deltanet_scan, 64 * PART_TILES, 1)(
   for (i32 i = 0; i < block_y(); i++) tile += lane_tiles(lanes[i]);
   const Lane here = lanes[block_y()];
   i32 slot = here.slot, start = here.start, end = lane_end(here), column = part * PART_TILES + warp() % PART_TILES;
-  bool owner = part == 0 && head % RATIO == 0, leads = warp() < PART_TILES;
+  bool owner = part == 0 && head % RATIO == 0;
   Rows all = {x + (i64)here.row * x_stride, conv_state + (i64)slot * CONV_ROWS * CHANNELS, x_stride, start};
   i32 channel = value_channel(head) + 16 * column + 2 * g;
   Shuttle& mine = ((Shuttle*)(shared_memory() + STAGES * sizeof(Stage)))[warp() % PART_TILES];
-  f32x4* state = state_at(s_state, slot, head, column);
-  f32* ring = u_ring(u_state, slot, head) + 16 * column;
   i32 made = 1 + warp() % PART_TILES, read = made + PART_TILES;
   Fragment s[STEPS];
   Operand far[STEPS];   // S as operand
-  if (leads) {
-    load_state(s, state, here.base == 0);
+  if (warp() < PART_TILES) {
+    load_state(s, state_at(s_state, slot, head, column), here.base == 0);
     UNROLL for (i32 step = 0; step < STEPS; step++) put_operand(mine.s[step], far[step] = operand(s[step]));
   }
   pdl_wait();
@@ -383,41 +423,52 @@ LUCE_KERNEL_RESIDENT(deltanet_scan, 64 * PART_TILES, 1)(
   auto fetch = [&](i32 at) { fetch_stage(stages[at % STAGES], heads_of(at), pairs_of(at), arrived + at % STAGES); };
   fetch(0);
 #endif
-  f32x2 w[4];
-  if (!leads) {
-    UNROLL for (i32 i = 0; i < 4; i++) w[i] = *(const f32x2*)(taps + i * CHANNELS + channel);
-    ValueRows values;
-    load_values(values, all, here.base, end, channel);
-    convolve_values(mine.v[0], values, w, here.base, start, end);
-  }
-  NO_UNROLL for (i32 chunk = here.base, at = 0; chunk < end || chunk < here.base_after; chunk += CHUNK_ROWS, at++) {
+  // All warps begin a chunk together.
+  auto meet = [&] { barrier_sync(2 * PART_TILES + 1, 64 * PART_TILES); };
+  auto begin = [&](i32 chunk, i32 at) {
 #if STAGES
     if (STAGES == 1 && at) {
-      sync_block();
+      meet();
       fetch(at);
     }
     wait_stage(arrived + at % STAGES, (u32)(at / STAGES & 1));
-    sync_block();
+    meet();
     if (STAGES == 2 && chunk + CHUNK_ROWS < end) fetch(at + 1);
-    const Heads& keys = stages[at % STAGES].heads;
-    const Pairs& pairs = stages[at % STAGES].pairs;
 #else
-    sync_block();
-    const Heads& keys = *heads_of(at);
-    const Pairs& pairs = *pairs_of(at);
+    meet();
 #endif
-    bool last = chunk + CHUNK_ROWS >= end, keep = chunk >= here.base_after;
-    i32 old = max_(start - chunk, 0);
-    if (!leads) {
-      f32 q[2 * BLOCKS][4] = {}, sums[2 * BLOCKS][4] = {};
-      if (!last) {
+  };
+#if STAGES
+  auto keys_in = [&](i32 at) -> const Heads& { return stages[at % STAGES].heads; };
+  auto pairs_in = [&](i32 at) -> const Pairs& { return stages[at % STAGES].pairs; };
+#else
+  auto keys_in = [&](i32 at) -> const Heads& { return *heads_of(at); };
+  auto pairs_in = [&](i32 at) -> const Pairs& { return *pairs_of(at); };
+#endif
+
+  if (warp() >= PART_TILES) {
+    f32x2 w[4];
+    UNROLL for (i32 i = 0; i < 4; i++) w[i] = *(const f32x2*)(taps + i * CHANNELS + channel);
+    ValueRows first;
+    load_values(first, all, here.base, end, channel);
+    convolve_values(mine.v[0], first, w, here.base, start, end);
+    NO_UNROLL for (i32 chunk = here.base, at = 0; chunk < end || chunk < here.base_after; chunk += CHUNK_ROWS, at++) {
+      begin(chunk, at);
+      const Heads& keys = keys_in(at);
+      const Pairs& pairs = pairs_in(at);
+      i32 old = max_(start - chunk, 0);
+      if (chunk + CHUNK_ROWS < end) {
         ValueRows values;
         load_values(values, all, chunk + CHUNK_ROWS, end, channel);
         convolve_values(mine.v[(at + 1) % 2], values, w, chunk + CHUNK_ROWS, start, end);
       }
-      if (old < CHUNK_ROWS) multiply_state(q, [&](i32 step) { return get_operand(mine.s[step]); }, keys.q);
+      f32 q[8 * BLOCKS], sums[2 * BLOCKS][4] = {};
+      Operand far[STEPS];
+      if (old < CHUNK_ROWS)
+        UNROLL for (i32 step = 0; step < STEPS; step++) far[step] = get_operand(mine.s[step]);
       barrier_arrive(read, 2 * WARP);
-      if (keep) {   // keys and decays: prepare has read what they replace
+      if (old < CHUNK_ROWS) multiply_state(q, far, keys.q);
+      if (chunk >= here.base_after) {   // keys and decays: prepare has read what they replace
         if (part == 0)
           for (i32 i = thread() - 32 * PART_TILES; i < CHUNK_ROWS; i += 32 * PART_TILES)
             if (chunk + i >= start && chunk + i < end) decay_ring(g_state, slot, head)[ring_row(chunk + i)] = pairs.decay[i];
@@ -426,7 +477,7 @@ LUCE_KERNEL_RESIDENT(deltanet_scan, 64 * PART_TILES, 1)(
             i32 position = chunk + 16 * (i / (2 * STEPS)) + row_place(g, i / STEPS % 2);
             if (position >= start && position < end)
               *(u32x2*)(key_ring(k_state, slot, key_head) + (i64)ring_row(position) * DK + key_place(i % STEPS, t)) =
-                  (&keys.k[0][0][0])[i][lane()];
+                  {keys.k[i % STEPS][0][i / STEPS][lane()], keys.k[i % STEPS][1][i / STEPS][lane()]};
           }
       }
       if (old >= CHUNK_ROWS) continue;
@@ -446,30 +497,51 @@ LUCE_KERNEL_RESIDENT(deltanet_scan, 64 * PART_TILES, 1)(
             i32 row = 16 * (i / 2) + 4 * t + 2 * (i % 2) + e;
             if (!whole && (chunk + row < start || chunk + row >= end)) continue;
             f32 gain = pairs.gain[row];
-            *(f32x2*)(to + (i64)row * (HV * DV)) = {fma_(gain, q[i][e], sums[i][e]), fma_(gain, q[i][2 + e], sums[i][2 + e])};
+            *(f32x2*)(to + (i64)row * (HV * DV)) = {fma_(gain, q[4 * i + e], sums[i][e]), fma_(gain, q[4 * i + 2 + e], sums[i][2 + e])};
           }
       };
       if (old == 0 && chunk + CHUNK_ROWS <= end) put(true);
       else put(false);
-      continue;
     }
+    return;
+  }
 
-    Fragment rows[BLOCKS];
+  f32x4* state = state_at(s_state, slot, head, column);
+  f32* ring = u_ring(u_state, slot, head) + 16 * column;
+  NO_UNROLL for (i32 chunk = here.base, at = 0; chunk < end || chunk < here.base_after; chunk += CHUNK_ROWS, at++) {
+    begin(chunk, at);
+    const Heads& keys = keys_in(at);
+    const Pairs& pairs = pairs_in(at);
+    i32 old = max_(start - chunk, 0);
+    bool folds = chunk + CHUNK_ROWS < end || chunk < here.base_after;
+    Operand tails[BLOCKS];   // u times e^(G_63 - G)
+    auto scale = [&](Fragment& u, i32 block) {
+      f32x4 four = *(const f32x4*)&pairs.tail[16 * block + 4 * t];
+      f32 tail[4] = {four.x, four.y, four.z, four.w};
+      UNROLL for (i32 e = 0; e < 4; e++) {
+        u[e / 2][e % 2] = mul(tail[e], u[e / 2][e % 2]);
+        u[e / 2][2 + e % 2] = mul(tail[e], u[e / 2][2 + e % 2]);
+      }
+      tails[block] = operand(u);
+    };
     if (old >= CHUNK_ROWS) {
-      UNROLL for (i32 block = 0; block < BLOCKS; block++)
-        load_u(rows[block], ring + (i64)(ring_row(chunk) + 16 * block) * DV, 16);
-    } else {
-      f32 k[2 * BLOCKS][4] = {}, sums[2 * BLOCKS][4] = {};
-      multiply_state(k, [&](i32 step) { return far[step]; }, keys.k);
       UNROLL for (i32 block = 0; block < BLOCKS; block++) {
-        Fragment& f = rows[block];
+        Fragment u;
+        load_u(u, ring + (i64)(ring_row(chunk) + 16 * block) * DV, 16);
+        scale(u, block);
+      }
+    } else {
+      f32 k[8 * BLOCKS], sums[2 * BLOCKS][4] = {};
+      multiply_state(k, far, keys.k);
+      UNROLL for (i32 block = 0; block < BLOCKS; block++) {
+        Fragment f;
         f32x4 four = *(const f32x4*)&pairs.gain[16 * block + 4 * t];
         f32 gain[4] = {four.x, four.y, four.z, four.w};
         UNROLL for (i32 half = 0; half < 2; half++) {
           f32x4 v = mine.v[at % 2][block][half][lane()];
           f32 values[4] = {v.x, v.y, v.z, v.w};
           UNROLL for (i32 i = 0; i < 4; i++)
-            f[half][i] = sub(fma_(-gain[2 * half + i % 2], k[2 * block + half][i], values[i]), sums[2 * block + half][i]);
+            f[half][i] = sub(fma_(-gain[2 * half + i % 2], k[8 * block + 4 * half + i], values[i]), sums[2 * block + half][i]);
         }
         substitute(f, mine.u[block], pairs.inside[block], &pairs.beta[16 * block], old - 16 * block,
                    ring + (i64)(ring_row(chunk) + 16 * block) * DV);
@@ -481,32 +553,41 @@ LUCE_KERNEL_RESIDENT(deltanet_scan, 64 * PART_TILES, 1)(
           u32x2 high[2] = {w[0][0][lane()], w[1][0][lane()]}, low[2] = {w[0][1][lane()], w[1][1][lane()]};
           near_products(*(f32(*)[2][4])&sums[2 * later], u, high, low);
         }
+        if (chunk >= here.base_after)
+          UNROLL for (i32 e = 0; e < 4; e++) {
+            i32 position = chunk + 16 * block + 4 * t + e;
+            if (position >= start && position < end) *(f32x2*)(ring + (i64)ring_row(position) * DV + 2 * g) = {f[e / 2][e % 2], f[e / 2][2 + e % 2]};
+          }
+        scale(f, block);
       }
     }
     barrier_sync(read, 2 * WARP);
-    if (keep && old < CHUNK_ROWS)
-      UNROLL for (i32 i = 0; i < 2 * BLOCKS; i++)
-        UNROLL for (i32 e = 0; e < 2; e++) {
-          i32 position = chunk + 16 * (i / 2) + 4 * t + 2 * (i % 2) + e;
-          if (position >= start && position < end)
-            *(f32x2*)(ring + (i64)ring_row(position) * DV + 2 * g) = {rows[i / 2][i % 2][e], rows[i / 2][i % 2][2 + e]};
+    if (!folds) continue;
+    f32 gain = pairs.gain[CHUNK_ROWS - 1];
+    auto keep = [&](i32 step) { put_operand(mine.s[step], far[step] = operand(s[step])); };
+#if WARPGROUPS
+    constexpr i32 parts = DK / 64;
+    f32 added[parts][32];
+    UNROLL for (i32 part = 0; part < parts; part++) fold_part(added[part], tails, keys.columns, part);
+    UNROLL for (i32 part = 0; part < parts; part++) {
+      if (part + 1 < parts) wgmma_wait<1>();
+      else wgmma_wait<0>();
+      wgmma_hold(added[part]);
+      UNROLL for (i32 step = 4 * part; step < 4 * part + 4; step++) {
+        UNROLL for (i32 i = 0; i < 8; i++) {
+          f32& v = s[step][i / 4][i % 4];
+          v = fma_(gain, v, added[part][8 * (step % 4) + i]);
         }
-    if (!last || chunk < here.base_after) {
-      Operand u[BLOCKS];
-      UNROLL for (i32 block = 0; block < BLOCKS; block++) {
-        f32x4 four = *(const f32x4*)&pairs.tail[16 * block + 4 * t];
-        f32 tail[4] = {four.x, four.y, four.z, four.w};
-        UNROLL for (i32 e = 0; e < 4; e++) {
-          rows[block][e / 2][e % 2] = mul(tail[e], rows[block][e / 2][e % 2]);
-          rows[block][e / 2][2 + e % 2] = mul(tail[e], rows[block][e / 2][2 + e % 2]);
-        }
-        u[block] = operand(rows[block]);
+        keep(step);
       }
-      fold<STEPS % 4 ? 1 : 4>(s, u, pairs.gain[CHUNK_ROWS - 1],
-                              [&](i32 step, i32 half, i32 block) { return keys.columns[step][half][block][lane()]; });
-      UNROLL for (i32 step = 0; step < STEPS; step++) put_operand(mine.s[step], far[step] = operand(s[step]));
-      if (chunk + CHUNK_ROWS == here.base_after) store_state(state, s);
     }
+#else
+    fold<STEPS % 4 ? 1 : 4>(s, tails, gain, [&](i32 step, i32 half, i32 block) {
+      return u32x2{keys.columns[block][0][2 * step + half][lane()], keys.columns[block][1][2 * step + half][lane()]};
+    });
+    UNROLL for (i32 step = 0; step < STEPS; step++) keep(step);
+#endif
+    if (chunk + CHUNK_ROWS == here.base_after) store_state(state, s);
   }
 }
 LUCE_EXPORT(deltanet_scan)
