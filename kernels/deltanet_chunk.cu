@@ -223,6 +223,7 @@ struct Shuttle {   // of a tile, between its warps
   f32x4 v[2][BLOCKS][2][WARP];    // of this chunk and the next
   u32x4 s[STEPS][2][WARP];        // S as operand: high, low
   u32x4 u[BLOCKS][2][WARP];
+  alignas(16) u32 made;           // blocks of u that have been there, of all chunks
 };
 static_assert(STAGES * (sizeof(Stage) + 8) + PART_TILES * sizeof(Shuttle) <= SCAN_BYTES, "more shared memory than the launcher gives");
 
@@ -382,7 +383,8 @@ DEVICE void fold_part(f32 (&c)[32], const Operand (&u)[BLOCKS], const Columns& c
 // v of the next chunk and o of this one, in an order in which the two need the matrix units at different times:
 //   leads     S^T k   u of the blocks, one by one                          S folded
 //   follows   v       S^T q, then P u of each block that is there          o
-// They meet where a block's u is there (`made`) and where S^T q is (`read`: S and its place in shared memory may change).
+// The first counts the blocks of u that are there (a barrier would not do: it may be two blocks ahead); they meet where the second has
+// read S (`read`), whose place in shared memory may change then, and where a chunk begins.
 //
 // Grid (HV PARTS, lanes), 64 PART_TILES threads, shared memory SCAN_BYTES. A lane of no rows is one that is only to be folded up to its
 // base_after.
@@ -400,10 +402,11 @@ LUCE_KERNEL_RESIDENT(deltanet_scan, 64 * PART_TILES, 1)(
   Rows all = {x + (i64)here.row * x_stride, conv_state + (i64)slot * CONV_ROWS * CHANNELS, x_stride, start};
   i32 channel = value_channel(head) + 16 * column + 2 * g;
   Shuttle& mine = ((Shuttle*)(shared_memory() + STAGES * sizeof(Stage)))[warp() % PART_TILES];
-  i32 made = 1 + warp() % PART_TILES, read = made + PART_TILES;
+  const i32 read = 1 + warp() % PART_TILES;
   Fragment s[STEPS];
   Operand far[STEPS];   // S as operand
   if (warp() < PART_TILES) {
+    if (lane() == 0) mine.made = 0;
     load_state(s, state_at(s_state, slot, head, column), here.base == 0);
     UNROLL for (i32 step = 0; step < STEPS; step++) put_operand(mine.s[step], far[step] = operand(s[step]));
   }
@@ -424,7 +427,7 @@ LUCE_KERNEL_RESIDENT(deltanet_scan, 64 * PART_TILES, 1)(
   fetch(0);
 #endif
   // All warps begin a chunk together.
-  auto meet = [&] { barrier_sync(2 * PART_TILES + 1, 64 * PART_TILES); };
+  auto meet = [&] { barrier_sync(PART_TILES + 1, 64 * PART_TILES); };
   auto begin = [&](i32 chunk, i32 at) {
 #if STAGES
     if (STAGES == 1 && at) {
@@ -482,7 +485,7 @@ LUCE_KERNEL_RESIDENT(deltanet_scan, 64 * PART_TILES, 1)(
       }
       if (old >= CHUNK_ROWS) continue;
       UNROLL for (i32 earlier = 0; earlier < BLOCKS; earlier++) {
-        barrier_sync(made, 2 * WARP);
+        await_(&mine.made, (u32)(BLOCKS * at + earlier + 1));
         Operand u = get_operand(mine.u[earlier]);
         UNROLL for (i32 later = earlier; later < BLOCKS; later++) {
           const u32x2 (&p)[2][2][WARP] = pairs.p[later * (later + 1) / 2 + earlier];
@@ -547,7 +550,8 @@ LUCE_KERNEL_RESIDENT(deltanet_scan, 64 * PART_TILES, 1)(
                    ring + (i64)(ring_row(chunk) + 16 * block) * DV);
         Operand u = operand(f);
         put_operand(mine.u[block], u);
-        barrier_arrive(made, 2 * WARP);
+        sync_warp();
+        if (lane() == 0) publish_(&mine.made, (u32)(BLOCKS * at + block + 1));
         UNROLL for (i32 later = block + 1; later < BLOCKS; later++) {
           const u32x2 (&w)[2][2][WARP] = pairs.w[later * (later - 1) / 2 + block];
           u32x2 high[2] = {w[0][0][lane()], w[1][0][lane()]}, low[2] = {w[0][1][lane()], w[1][1][lane()]};

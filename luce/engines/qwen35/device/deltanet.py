@@ -98,7 +98,7 @@ class DeltaNetLauncher:
         shapes: dict[str, int | str] = {"HK": hk, "HV": hv, "DK": dk, "DV": dv}
         if tiled and hk != hv:
             shapes["TILED_OUTPUT"] = 1
-        stage, shuttle = 3 * CHUNK_ROWS * dk * 2 + _PAIR_BYTES, 2 * 4096 + dk // 16 * 1024 + 4096
+        stage, shuttle = 3 * CHUNK_ROWS * dk * 2 + _PAIR_BYTES, 2 * 4096 + dk // 16 * 1024 + 4096 + 16
         stages, self._part_tiles = next(
             (stages, tiles)
             for stages, tiles in ((2, 4), (2, 2), (2, 1), (1, 1), (0, 1))
