@@ -1,11 +1,12 @@
 // Gated DeltaNet for lanes of any length (chunk passes), in three grids: what depends on no state, for all 64-chunks at once
-// (prepare); the chunks of a lane in order, the state in registers (scan); the gated norm of the rows (finish).
+// (prepare); the chunks of a lane in order, the state in registers (scan); the gated norm of the rows (finish). Where heads are of
+// 128, that norm follows the scan chunk by chunk (follow), on the multiprocessors that the scan leaves idle.
 //
 // A tile is a 64-chunk of a lane, from the lane's base on; tiles of a lane stand together, lanes in order. Rows of a tile before
 // the lane's start come from the ring, rows past its end are absent (zeros). Workspace per tile:
 //   heads  [tiles][HK] operands of the products with k, q and, for the fold, of k by columns (HEAD_BYTES)
 //   pairs  [tiles][HV] Pairs
-// and o, f32 [rows][HV DV].
+// and o, f32 [rows][HV DV], and counts, u32 [tiles][HV]: of warps that have made theirs of o.
 #include "deltanet.h"
 #include "wgmma_shared.h"
 
@@ -163,7 +164,8 @@ DEVICE void prepare_pair(const Prepare& shared, Pairs* pairs, i32 key_head, i32 
 // The rows of `x`, `gates` and the constants as in deltanet_step. Grid (HK, tiles), 256 threads, shared memory SHARED_BYTES.
 LUCE_KERNEL_RESIDENT(deltanet_prepare, 256, 2)(
     const Pass* pass, const Lane* lanes, const f32* x, i32 x_stride, const f32* gates, i32 gates_stride, const f32* taps,
-    const f32* neg_exp_a, const f32* dt_bias, const u16* k_state, const i64* g_state, const f32* conv_state, u8* heads, u8* pairs_at) {
+    const f32* neg_exp_a, const f32* dt_bias, const u16* k_state, const i64* g_state, const f32* conv_state, u8* heads, u8* pairs_at,
+    u32* counts) {
   i32 key_head = block_x(), tile = block_y(), in_lane = tile, index = 0;
   pdl_launch();
   for (; index < pass->lanes; index++) {
@@ -179,6 +181,7 @@ LUCE_KERNEL_RESIDENT(deltanet_prepare, 256, 2)(
   Pairs* pairs = (Pairs*)pairs_at + (i64)tile * HV;
   bool folded = here.start - chunk >= CHUNK_ROWS;   // all rows are in the ring: only to be folded
   pdl_wait();
+  if (thread() < RATIO) counts[tile * HV + key_head * RATIO + thread()] = 0;
 
   for (i32 r = warp(); r < RATIO; r += block_threads() / WARP) {
     i32 head = key_head * RATIO + r;
@@ -390,9 +393,8 @@ DEVICE void fold_part(f32 (&c)[32], const Operand (&u)[BLOCKS], const Columns& c
 // base_after.
 LUCE_KERNEL_RESIDENT(deltanet_scan, 64 * PART_TILES, 1)(
     const Pass* pass, const Lane* lanes, const f32* x, i32 x_stride, const f32* taps, const f32* conv_state, const u8* heads,
-    const u8* pairs_at, f32* s_state, u16* k_state, f32* u_state, i64* g_state, f32* o) {
+    const u8* pairs_at, f32* s_state, u16* k_state, f32* u_state, i64* g_state, f32* o, u32* counts) {
   i32 head = block_x() / PARTS, part = block_x() % PARTS, key_head = head / RATIO, g = lane() / 4, t = lane() % 4;
-  pdl_launch();
   if (block_y() >= pass->lanes) return;
   i32 tile = 0;
   for (i32 i = 0; i < block_y(); i++) tile += lane_tiles(lanes[i]);
@@ -411,6 +413,7 @@ LUCE_KERNEL_RESIDENT(deltanet_scan, 64 * PART_TILES, 1)(
     UNROLL for (i32 step = 0; step < STEPS; step++) put_operand(mine.s[step], far[step] = operand(s[step]));
   }
   pdl_wait();
+  pdl_launch();   // not before: deltanet_follow counts on what the grid before this one has written
   auto heads_of = [&](i32 at) { return (const Heads*)(heads + ((i64)(tile + at) * HK + key_head) * HEAD_BYTES); };
   auto pairs_of = [&](i32 at) { return (const Pairs*)pairs_at + (i64)(tile + at) * HV + head; };
 #if STAGES
@@ -505,6 +508,8 @@ LUCE_KERNEL_RESIDENT(deltanet_scan, 64 * PART_TILES, 1)(
       };
       if (old == 0 && chunk + CHUNK_ROWS <= end) put(true);
       else put(false);
+      sync_warp();
+      if (lane() == 0) atomic_add_ordered(counts + (tile + at) * HV + head, 1u);
     }
     return;
   }
@@ -596,6 +601,13 @@ LUCE_KERNEL_RESIDENT(deltanet_scan, 64 * PART_TILES, 1)(
 }
 LUCE_EXPORT(deltanet_scan)
 
+#define KEPT_ROWS (CHUNK_ROWS + 3)   // of a lane, the last ones
+DEVICE void keep_row(const Lane& here, i32 position, const f32* row, f32* conv_state) {
+  if (position < lane_end(here) - KEPT_ROWS) return;
+  f32* window = conv_state + ((i64)here.slot * CONV_ROWS + position % CONV_ROWS) * CHANNELS;
+  for (i32 c = 4 * thread(); c < CHANNELS; c += 4 * block_threads()) *(f32x4*)(window + c) = *(const f32x4*)(row + c);
+}
+
 // out[row] = gated norm of o with z (columns CHANNELS on of x); and the rows before the convolution that a later lane may read go
 // into the slot's window. Grid (rows), 256 threads: a warp for each OUTPUT_SPAN values.
 #define FINISH_WARPS 8
@@ -654,9 +666,63 @@ LUCE_KERNEL(deltanet_finish, 32 * FINISH_WARPS)(
     }
   }
   const Lane here = lanes[rows[row].lane];
-  i32 position = here.start + row - here.row;
-  if (position < lane_end(here) - CHUNK_ROWS - 3) return;
-  f32* window = conv_state + ((i64)here.slot * CONV_ROWS + position % CONV_ROWS) * CHANNELS;
-  for (i32 c = 4 * thread(); c < CHANNELS; c += 4 * block_threads()) *(f32x4*)(window + c) = *(const f32x4*)(mine + c);
+  keep_row(here, here.start + row - here.row, mine, conv_state);
 }
 LUCE_EXPORT(deltanet_finish)
+
+#if DV == 128 && HV * DV % 256 == 0
+// The same, one head of a tile a block, as soon as the scan has made its o: blocks start while the scan runs, all of whose blocks
+// have started then. So most do not wait for its end; those of the last row of the grid do, for who waits for this grid, and keep
+// the rows. Grid (HV, tiles + 1) or more tiles, 256 threads.
+LUCE_KERNEL_RESIDENT(deltanet_follow, 256, 3)(
+    const Pass* pass, const Lane* lanes, const f32* x, i32 x_stride, const f32* o, const u32* counts, const f32* norm, f32 eps,
+    f32* conv_state, u16* out, i32 out_rows, i32 out_tile, i32 out_depth) {
+  constexpr i32 rows = CHUNK_ROWS / 8;   // of a warp
+  const i32 head = block_x(), tile = block_y();
+  pdl_launch();
+  if (tile == grid_y() - 1) {
+    pdl_wait();
+    for (i32 i = head; i < pass->lanes * KEPT_ROWS; i += HV) {
+      const Lane here = lanes[i / KEPT_ROWS];
+      const i32 position = lane_end(here) - 1 - i % KEPT_ROWS;
+      if (position >= here.start) keep_row(here, position, x + (i64)(here.row + position - here.start) * x_stride, conv_state);
+    }
+    return;
+  }
+  i32 in_lane = tile, index = 0;
+  for (; index < pass->lanes; index++) {
+    i32 count = lane_tiles(lanes[index]);
+    if (in_lane < count) break;
+    in_lane -= count;
+  }
+  if (index == pass->lanes) return;
+  const Lane here = lanes[index];
+  const i32 chunk = here.base + in_lane * CHUNK_ROWS, end = lane_end(here), first = chunk + warp() * rows, column = head * DV + 4 * lane();
+  if (chunk + CHUNK_ROWS <= here.start) return;   // only folded
+  const i64 row = here.row + first - here.start;
+  f32x4 z[rows], values[rows];
+  UNROLL for (i32 i = 0; i < rows; i++) {
+    z[i] = {0.0f, 0.0f, 0.0f, 0.0f};
+    if (first + i >= here.start && first + i < end) z[i] = *(const f32x4*)(x + (row + i) * x_stride + CHANNELS + column);
+  }
+  const f32x4 w = *(const f32x4*)(norm + 4 * lane());
+  if (thread() == 0) await_device(counts + tile * HV + head, TILES);
+  sync_block();
+  UNROLL for (i32 i = 0; i < rows; i++) {
+    values[i] = {0.0f, 0.0f, 0.0f, 0.0f};
+    if (first + i >= here.start && first + i < end) values[i] = *(const f32x4*)(o + (row + i) * (HV * DV) + column);
+  }
+  const Activations to = {out, out_rows, out_tile, out_depth};
+  UNROLL for (i32 i = 0; i < rows; i++) {
+    const f32x4 v = values[i], gate = z[i];
+    f32 sum = add(pair_square(v.x, v.y), pair_square(v.z, v.w));
+    UNROLL for (i32 mask = 1; mask < 4; mask *= 2) sum = add(sum, shfl_xor(sum, mask));
+    f32 squares = shfl(sum, 0);
+    UNROLL for (i32 part = 1; part < TILES; part++) squares = add(squares, shfl(sum, 4 * part));
+    const f32 factor = output_factor(squares, eps);
+    const f32 y[4] = {gated(v.x, factor, w.x, gate.x), gated(v.y, factor, w.y, gate.y), gated(v.z, factor, w.z, gate.z), gated(v.w, factor, w.w, gate.w)};
+    store_activations<4>(to, (i32)(row + i), output_column(column), y, first + i >= here.start && first + i < end);
+  }
+}
+LUCE_EXPORT(deltanet_follow)
+#endif

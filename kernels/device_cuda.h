@@ -67,6 +67,15 @@ DEVICE u32 atomic_add_ordered(u32* at, u32 v) {
   asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;" : "=r"(old) : "l"(at), "r"(v) : "memory");
   return old;
 }
+// What was written before another block's atomic_add_ordered to `at` is seen after this has seen `value` or more there.
+DEVICE void await_device(const u32* at, u32 value) {
+  u32 found;
+  for (;;) {
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(found) : "l"(at) : "memory");
+    if (found >= value) return;
+    asm volatile("nanosleep.u32 64;");
+  }
+}
 DEVICE void fence_device() { __threadfence(); }
 DEVICE void fence_block() { __threadfence_block(); }
 // A number in shared memory that only grows: what was written before publish_ is seen after await_ has seen `value` or more.

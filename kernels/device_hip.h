@@ -64,6 +64,9 @@ DEVICE u32 atomic_max(u32* at, u32 v) { return __hip_atomic_fetch_max(at, v, __A
 DEVICE u64 atomic_max(u64* at, u64 v) { return __hip_atomic_fetch_max(at, v, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT); }
 DEVICE u32 atomic_or(u32* at, u32 v) { return __hip_atomic_fetch_or(at, v, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT); }
 DEVICE u32 atomic_add_ordered(u32* at, u32 v) { return __hip_atomic_fetch_add(at, v, __ATOMIC_ACQ_REL, __HIP_MEMORY_SCOPE_AGENT); }
+DEVICE void await_device(const u32* at, u32 value) {
+  while (__hip_atomic_load(at, __ATOMIC_ACQUIRE, __HIP_MEMORY_SCOPE_AGENT) < value) __builtin_amdgcn_s_sleep(1);
+}
 DEVICE void fence_device() { __builtin_amdgcn_fence(__ATOMIC_SEQ_CST, "agent"); }
 DEVICE void fence_block() { __builtin_amdgcn_fence(__ATOMIC_ACQ_REL, "workgroup"); }
 DEVICE void publish_(u32* at, u32 value) { __hip_atomic_store(at, value, __ATOMIC_RELEASE, __HIP_MEMORY_SCOPE_WORKGROUP); }

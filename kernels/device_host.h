@@ -436,6 +436,11 @@ DEVICE u32 atomic_max(u32* at, u32 v) { return luce_atomic_max(at, v); }
 DEVICE u64 atomic_max(u64* at, u64 v) { return luce_atomic_max(at, v); }
 DEVICE u32 atomic_or(u32* at, u32 v) { return __atomic_fetch_or(at, v, __ATOMIC_ACQ_REL); }
 DEVICE u32 atomic_add_ordered(u32* at, u32 v) { return atomic_add(at, v); }
+// Grids and blocks run one after the other: a value that is not there yet never comes.
+DEVICE void trap(const char* what);
+DEVICE void await_device(const u32* at, u32 value) {
+  if (__atomic_load_n(at, __ATOMIC_ACQUIRE) < value) trap("a block waits for one that runs after it");
+}
 DEVICE void fence_device() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 DEVICE void fence_block() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 DEVICE void publish_(u32* at, u32 value) {

@@ -81,6 +81,7 @@ def scratch_arrays(config: TextConfig, rows: int, lanes: int) -> Iterator[ArrayS
     yield ArraySpec(part, "deltanet keys", (tiles, hk, 3 * CHUNK_ROWS * config.key_dim), "uint16")
     yield ArraySpec(part, "deltanet pairs", (tiles, hv, _PAIR_BYTES), "uint8")
     yield ArraySpec(part, "deltanet outputs", (rows, hv * config.value_dim))
+    yield ArraySpec(part, "deltanet counts", (tiles * hv,), "uint32")
 
 
 class DeltaNetLauncher:
@@ -93,7 +94,7 @@ class DeltaNetLauncher:
         order of a GGUF."""
         self.device, self.config = device, config
         self._keys, self._pairs = scratch["deltanet keys"], scratch["deltanet pairs"]
-        self._outputs = scratch["deltanet outputs"]
+        self._outputs, self._counts = scratch["deltanet outputs"], scratch["deltanet counts"]
         hk, hv, dk, dv = config.key_heads, config.value_heads, config.key_dim, config.value_dim
         shapes: dict[str, int | str] = {"HK": hk, "HV": hv, "DK": dk, "DV": dv}
         if tiled and hk != hv:
@@ -120,6 +121,9 @@ class DeltaNetLauncher:
         self._prepare = device.kernel("deltanet_chunk.cu", "deltanet_prepare", chunk)
         self._scan = device.kernel("deltanet_chunk.cu", "deltanet_scan", chunk)
         self._finish = device.kernel("deltanet_chunk.cu", "deltanet_finish", chunk)
+        self._follow = None
+        if dv == 128 and hv * dv % 256 == 0:
+            self._follow = device.kernel("deltanet_chunk.cu", "deltanet_follow", chunk)
         self._depth = padded_depth(hv * dv)
         self._eps = np.float32(config.rms_eps)
 
@@ -173,7 +177,10 @@ class DeltaNetLauncher:
         """``rows`` rows of ``lanes`` lanes of any length."""
         self.prepare(parts, rows, lanes, at, constants, state)
         self.scan(parts, lanes, at, constants, state)
-        self.finish(parts, rows, at, constants, state)
+        if self._follow is None:
+            self.finish(parts, rows, at, constants, state)
+        else:
+            self.follow(parts, rows, lanes, at, constants, state)
 
     def fold(
         self, parts: Mapping[str, Array], constants: DeltaNetConstants, state: Mapping[str, Array]
@@ -206,6 +213,7 @@ class DeltaNetLauncher:
                 *(state[name] for name in ("k", "g", "conv")),
                 self._keys,
                 self._pairs,
+                self._counts,
             ],
             shared=self._prepare_shared,
             early=True,
@@ -235,6 +243,7 @@ class DeltaNetLauncher:
                 self._pairs,
                 *(state[name] for name in ("s", "k", "u", "g")),
                 self._outputs,
+                self._counts,
             ],
             shared=self._scan_shared,
             early=True,
@@ -263,6 +272,27 @@ class DeltaNetLauncher:
                 self._eps,
                 state["conv"],
                 *self._target(at),
+            ],
+            early=True,
+        )
+
+    def follow(
+        self,
+        parts: Mapping[str, Array],
+        rows: int,
+        lanes: int,
+        at: MixerRows,
+        constants: DeltaNetConstants,
+        state: Mapping[str, Array],
+    ) -> None:
+        """What :meth:`finish` does, chunk by chunk while the launch before, the scan, still runs. Heads of 128."""
+        assert self._follow is not None
+        self._follow(
+            (self.config.value_heads, max_tiles(rows, lanes) + 1, 1),
+            256,
+            [
+                *(parts["header"], parts["lanes"], at.x, np.int32(at.stride), self._outputs, self._counts),
+                *(constants.norm, self._eps, state["conv"], *self._target(at)),
             ],
             early=True,
         )
