@@ -52,6 +52,8 @@ DEVICE void barrier_sync(i32 id, i32 threads) { asm volatile("bar.sync %0, %1;" 
 DEVICE void barrier_arrive(i32 id, i32 threads) { asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory"); }
 DEVICE u32 shfl(u32 v, i32 from) { return __shfl_sync(0xffffffffu, v, from); }
 DEVICE u32 ballot_(bool v) { return __ballot_sync(0xffffffffu, v); }
+// The largest of a warp's values, in every lane.
+DEVICE u32 most_of_warp(u32 v) { return __reduce_max_sync(0xffffffffu, v); }
 DEVICE i32 popcount(u32 v) { return __popc(v); }
 DEVICE i32 leading_zeros(u32 v) { return __clz((i32)v); }
 

@@ -55,6 +55,13 @@ DEVICE void barrier_arrive(i32, i32) { sync_block(); }
 DEVICE void sync_warp() { __builtin_amdgcn_fence(__ATOMIC_ACQ_REL, "wavefront"); __builtin_amdgcn_wave_barrier(); }
 DEVICE u32 shfl(u32 v, i32 from) { return (u32)__builtin_amdgcn_ds_bpermute(from << 2, (i32)v); }
 DEVICE u32 ballot_(bool v) { return __builtin_amdgcn_ballot_w32(v); }
+DEVICE u32 most_of_warp(u32 v) {
+  for (int step = 16; step > 0; step >>= 1) {
+    u32 other = shfl(v, (int)(thread() & 31) ^ step);
+    v = other > v ? other : v;
+  }
+  return v;
+}
 DEVICE i32 popcount(u32 v) { return __builtin_popcount(v); }
 DEVICE i32 leading_zeros(u32 v) { return v ? __builtin_clz(v) : 32; }
 

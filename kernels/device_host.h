@@ -422,6 +422,13 @@ DEVICE u32 ballot_(bool v) {
   for (int i = 0; i < WARP; i++) bits |= all[i].words[0] << i;
   return bits;
 }
+DEVICE u32 most_of_warp(u32 v) {
+  for (int step = 16; step > 0; step >>= 1) {
+    u32 other = shfl(v, (int)(thread() & 31) ^ step);
+    v = other > v ? other : v;
+  }
+  return v;
+}
 DEVICE i32 popcount(u32 v) { return __builtin_popcount(v); }
 DEVICE i32 leading_zeros(u32 v) { return v ? __builtin_clz(v) : 32; }
 

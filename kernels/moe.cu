@@ -140,9 +140,9 @@ DEVICE u64 best_of(const f32* row, i32 experts, i32 used) {
     }
   }
   for (i32 rank = 0; rank < used; rank++) {
-    u64 best = keys[0];
-    UNROLL
-    for (i32 mask = 16; mask > 0; mask >>= 1) best = max_(best, shfl_xor(best, mask));
+    // No two keys are equal: the largest upper half, then the largest lower one of those.
+    const u32 high = most_of_warp((u32)(keys[0] >> 32)), low = most_of_warp((u32)(keys[0] >> 32) == high ? (u32)keys[0] : 0u);
+    const u64 best = (u64)high << 32 | low;
     if (lane() == rank) mine = best;
     if (keys[0] == best) {
       UNROLL

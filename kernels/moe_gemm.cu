@@ -104,8 +104,10 @@ LUCE_KERNEL_RESIDENT(moe_gemm, WARPS * WARP, 1)
   }
   sync_warp();
 #endif
+#if EPILOGUE != EPILOGUE_COMBINE
   pdl_wait();
   pdl_launch();
+#endif
   const i32 first_tile = from ? *from : 0, num = *num_tiles - first_tile;
 #if EPILOGUE == EPILOGUE_COMBINE
   const i32 per = ceil_div(num, WARPS) * WARPS, begin = warp, step = WARPS;
@@ -128,6 +130,12 @@ LUCE_KERNEL_RESIDENT(moe_gemm, WARPS * WARP, 1)
     stream.open(records * PIECES);
     for (i32 i = 0; i < STAGES; i++) load(i);
   }
+#endif
+#if EPILOGUE == EPILOGUE_COMBINE
+  // The tiles were there before the grid ahead of this one let it start: that one makes the activations alone. So weights are on
+  // their way while it still runs.
+  pdl_wait();
+  pdl_launch();
 #endif
   const i64 depth = (i64)records * RECORD_DEPTH, x_step = (i64)x_rows * 64;
   [[maybe_unused]] const u8* x_sums = x + depth * x_rows * 2;

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import attrs
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from luce.compute import activations, packing
 from luce.compute.bf16 import round_bf16, widen_bf16
 from luce.compute.device import Device
 from luce.compute.gemm import Epilogue, WeightMatrix, scratch_for
+from luce.compute.packing import RECORD_BYTES
 from luce.engines.qwen35.device.descriptors import PASS
 from luce.engines.qwen35.device.experts import ExpertMatrix, Experts, Router, list_experts
 from luce.engines.qwen35.device.moe import DeviceMoe, MoeShape, moe_arrays
@@ -347,3 +350,34 @@ def test_results_meet_in_shared_memory_where_there_is_room(used: int, together: 
     moe.launch(Experts(router, wide, deep, None, None), none, none, 64, none, 64)
     asked = {name for names in recording.asked.values() for name in names}
     assert ("moe_combine" in asked) is not together
+
+
+@pytest.mark.parametrize("name", ["BF16", "Q8_0", "Q4_K", "Q6_K", "IQ4_XS"])
+def test_blocks_of_both_products_fit_beside_each_other_at_one_row(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that down's weights are on their way while gate and up run; shapes of 35B-A3B on an H200."""
+    recording, asked = RecordingDevice("sm_90a"), []
+    monkeypatch.setattr(recording, "multiprocessors", 132)
+
+    def kernel(source: str, name: str, defines: Mapping[str, int | str] | None = None) -> object:
+        def launch(grid: object, block: int, args: object, shared: int = 0, early: bool = False) -> None:
+            if source == "moe_gemm.cu":
+                asked.append((block, shared))
+
+        return launch
+
+    monkeypatch.setattr(recording, "kernel", kernel)
+    moe = DeviceMoe(recording, MoeShape(hidden=2048, ffn=512, experts=256, used=8), 64)
+    none = np.empty(0, np.uint8)
+    wide = ExpertMatrix("matrix", name, (), 1024, 2048, True, none)
+    deep = ExpertMatrix("matrix", name, (), 2048, 512, False, none)
+    layer = Experts(Router("router", (np.zeros((1, 1), np.float32),) * 2, none), wide, deep, None, None)
+    moe.launch(layer, none, none, 1, none, 1)
+    (first, of_first), (second, of_second) = asked
+    assert of_first + of_second + 2 * 1024 <= 228 << 10  # 1 KB is each block's own
+    assert first + second <= 1024  # so that a thread may have 64 registers
+    assert second == 9 * 32 and of_second >= 9 * 2 * RECORD_BYTES[name]  # all that a block of down reads
+    asked.clear()
+    moe.launch(layer, none, none, 16, none, 16)
+    assert sum(shared for _, shared in asked) > 300_000

@@ -23,7 +23,7 @@ from luce.compute.kernel_sources import kernels_directory, source_path
 from luce.engines.qwen35.device.attention import AttentionKernels
 from luce.engines.qwen35.device.deltanet import DeltaNetLauncher, scratch_arrays
 from luce.engines.qwen35.device.experts import ExpertMatrix
-from luce.engines.qwen35.device.moe import DeviceMoe, MoeShape
+from luce.engines.qwen35.device.moe import DeviceMoe, MoeShape, launch_for
 from luce.engines.qwen35.device.sampler import DeviceSampler
 from luce.engines.qwen35.device.vision_attention import VisionAttention
 from luce.engines.qwen35.shapes import released
@@ -112,7 +112,8 @@ def _ask(device: RecordingDevice) -> None:
         ("BF16", 1, 1),
     ):
         matrix = ExpertMatrix("matrix", name, (), 64, 256, bool(epilogue), none)
-        experts._product(matrix, 0, True, tiles, none, 8, none, [none], epilogue, sums=name == "Q4_K")
+        plan = launch_for(name, tiles, device.shared_limit, team=4 if name == "Q4_K" else 1)
+        experts._product(matrix, 0, True, plan, none, 8, none, [none], epilogue, sums=name == "Q4_K")
     if device.arch in WITH_BULK:
         for name, rows, epilogue in (
             *(("Q4_K", 16, Decoded.SWIGLU), ("BF16", 1, Decoded.ADD), ("Q6_K", 1, Decoded.STORE)),

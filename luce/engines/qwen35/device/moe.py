@@ -16,12 +16,18 @@ from luce.engines.qwen35.device.experts import MAX_EXPERTS, MAX_USED, ExpertMatr
 from luce.engines.qwen35.device.pool import allocate
 from luce.engines.qwen35.memory_parts import ArraySpec
 
-__all__ = ["DeviceMoe", "MoeShape", "moe_arrays"]
+__all__ = ["DeviceMoe", "MoeShape", "launch_for", "moe_arrays"]
 
 GROUP_THREADS, PLAN_THREADS = 256, 1024
 PLAN_ROWS = 64
 """Most rows whose pairs one block orders."""
+BLOCK_SHARED = 1024
+"""Bytes of a multiprocessor's shared memory that each block costs beside what it asks for."""
 _STORE, _COMBINE, _SWIGLU = 0, 1, 2
+TOGETHER_ROWS = 2
+"""Up to so many rows, blocks of the down product have room beside those of gate and up, to fetch weights meanwhile."""
+TOGETHER_SHARED = 160 << 10
+"""…of GPUs with so much shared memory."""
 COMBINE_STRIDE = 17
 """Floats of a result in shared memory (kernels/moe_gemm.cu)."""
 SUMMED = ("Q4_K", "Q5_K")
@@ -76,16 +82,17 @@ class _Launch:
         return self.warps * self.stages * (piece + 8) + self.warps * self.tiles * 32
 
 
-def _launch_for(name: str, tiles: int, limit: int, busy: int = 64, team: int = 4) -> _Launch:
+def launch_for(name: str, tiles: int, limit: int, busy: int = 64, team: int = 4, longest: int = 8) -> _Launch:
     """As many warps as have registers, with rings of at least two stages in ``limit`` bytes of shared memory.
 
     Args:
         busy: warps that have something to do; fewer have longer rings.
         team: of warps with a unit in common.
+        longest: most stages.
     """
     most = min(8 if tiles > 2 else 12 if name == "BF16" else 20, -(-busy // team) * team)
     for warps in range(most, 0, -team):
-        for stages in range(8, 1, -1):
+        for stages in range(longest, 1, -1):
             found = _Launch(tiles, warps, stages)
             if found.shared(name) <= limit:
                 return found
@@ -130,24 +137,31 @@ class DeviceMoe:
         self._group(header, rows, 8 * tiles)
         shape, depth = self.shape, padded_depth(self.shape.ffn)
         sums = any(m is not None and m.format in SUMMED for m in (layer.down, layer.shared_down))
+        room = rows * (shape.used + 1) * COMBINE_STRIDE * 4
+        combined = rows <= 64 and layer.shared_down is None and room <= self.device.shared_limit * 5 // 8
+        limit, down = self.device.shared_limit, None
+        if combined and rows <= TOGETHER_ROWS and limit >= TOGETHER_SHARED:
+            down = self._launch_beside(layer.down, rows, room)
+            limit -= down.shared(layer.down.format) + room + BLOCK_SHARED
         for matrix, first in self._matrices(layer.gate_up, layer.shared_gate_up):
             to = [None, np.int32(0), self.middle, np.int32(self._pairs), np.int32(depth), None]
             alone = layer.shared_gate_up is None
             busy = self._busy_warps(rows, matrix) if rows <= 64 and not sums else 64
-            self._product(
-                matrix, first, alone, tiles, inputs, input_rows, self.order, to, _SWIGLU, sums=sums, busy=busy
-            )
-        room = rows * (shape.used + 1) * COMBINE_STRIDE * 4
-        if rows <= 64 and layer.shared_down is None and room <= self.device.shared_limit * 5 // 8:
+            team = 4 if sums else 1
+            plan = launch_for(matrix.format, tiles, limit, busy, team)
+            self._product(matrix, first, alone, plan, inputs, input_rows, self.order, to, _SWIGLU, sums=sums)
+        if combined:
+            plan = down or launch_for(layer.down.format, tiles, limit - room, team=1)
             to = [x, np.int32(shape.hidden), self.weights, np.int32(0), np.int32(0), header]
             self._product(
-                layer.down, 0, True, tiles, self.middle, self._pairs, self.place, to, _COMBINE, room=room
+                layer.down, 0, True, plan, self.middle, self._pairs, self.place, to, _COMBINE, room=room
             )
             return
         for matrix, first in self._matrices(layer.down, layer.shared_down):
             to = [self.results, np.int32(shape.hidden), None, np.int32(0), np.int32(0), None]
             alone = layer.shared_down is None
-            self._product(matrix, first, alone, tiles, self.middle, self._pairs, None, to, _STORE)
+            plan = launch_for(matrix.format, tiles, limit, team=1)
+            self._product(matrix, first, alone, plan, self.middle, self._pairs, None, to, _STORE)
         self.device.kernel("moe.cu", "moe_combine")(
             (-(-shape.hidden // 1024), rows, 1),
             256,
@@ -162,6 +176,13 @@ class DeviceMoe:
             ],
             early=True,
         )
+
+    def _launch_beside(self, down: ExpertMatrix, rows: int, room: int) -> _Launch:
+        """The down product's, with rings as long as a row-block and at most two thirds of the shared memory."""
+        pieces = padded_depth(down.depth) // 256 * (2 if down.format == "BF16" else 1)
+        busy = rows * (self.shape.used + 1)
+        most = self.device.shared_limit * 2 // 3 - room
+        return launch_for(down.format, 1, most, busy, team=1, longest=min(max(pieces, 2), 8))
 
     def _busy_warps(self, rows: int, matrix: ExpertMatrix) -> int:
         """Of a block, about, if every row chose other experts."""
@@ -232,7 +253,7 @@ class DeviceMoe:
         matrix: ExpertMatrix,
         first_expert: int,
         alone: bool,
-        tiles: int,
+        plan: _Launch,
         x: Array,
         x_rows: int,
         order: Array | None,
@@ -240,13 +261,10 @@ class DeviceMoe:
         epilogue: int,
         *,
         sums: bool = False,
-        busy: int = 64,
         room: int = 0,
     ) -> None:
         """``room``: bytes of shared memory for results that meet there."""
         name, n, records = matrix.format, matrix.rows, matrix.records
-        team = 4 if sums else 1
-        plan = _launch_for(name, tiles, self.device.shared_limit - room, busy, team)
         blocks, deep = -(-n // ROW_BLOCK), padded_depth(matrix.depth) // 256
         shared_only = first_expert > 0
         kernel = self.device.kernel(
