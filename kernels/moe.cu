@@ -3,7 +3,7 @@
 // A row goes through `used` experts and the shared one: `ranks` = used + 1 pairs, rank 0 the best expert, the last rank the shared
 // one (index `experts`), whose weight is the sigmoid of one more router row. luce/engines/qwen35/moe.py has the same steps.
 #include "batch.h"
-#include "moe.h"
+#include "moe_route.h"
 
 #ifndef ROUTER_ROWS
 #define ROUTER_ROWS 4      // rows that a warp multiplies at once, with
@@ -108,67 +108,6 @@ LUCE_KERNEL(moe_router, ROUTER_THREADS)(const Pass* pass, const f32* x, const u8
   }
 }
 LUCE_EXPORT(moe_router)
-
-// A logit's place among a row's: no two keys are equal, and NaN has one, too.
-DEVICE u64 choice_key(f32 logit, i32 expert) {
-  u32 bits = as_u32(add(logit, 0.0f));
-  bits = bits >> 31 ? ~bits : bits | 0x80000000u;
-  return (u64)bits << 32 | (u32)(0x7fffffff - expert);
-}
-
-// The best `used` of a row's logits, by a warp: lane i gets the key of rank i. Each lane keeps its own in order, so that only heads
-// are compared.
-#ifndef ROUTE_KEYS
-#define ROUTE_KEYS 16      // keys of a lane: up to 512 experts
-#endif
-DEVICE u64 best_of(const f32* row, i32 experts, i32 used) {
-  u64 keys[ROUTE_KEYS], mine = 0;
-  UNROLL
-  for (i32 i = 0; i < ROUTE_KEYS; i++) {
-    i32 e = lane() + WARP * i;
-    keys[i] = e < experts ? choice_key(row[e], e) : 0;
-  }
-  const i32 held = ceil_div(experts, WARP);
-  // Largest first. An odd-even sort: the same steps whatever the keys, and few of them for 8.
-  for (i32 round = 0; round < held; round++) {
-    UNROLL
-    for (i32 i = 0; i + 1 < ROUTE_KEYS; i++) {
-      if ((i ^ round) & 1) continue;
-      u64 a = keys[i], b = keys[i + 1];
-      keys[i] = max_(a, b);
-      keys[i + 1] = min_(a, b);
-    }
-  }
-  for (i32 rank = 0; rank < used; rank++) {
-    // No two keys are equal: the largest upper half, then the largest lower one of those.
-    const u32 high = most_of_warp((u32)(keys[0] >> 32)), low = most_of_warp((u32)(keys[0] >> 32) == high ? (u32)keys[0] : 0u);
-    const u64 best = (u64)high << 32 | low;
-    if (lane() == rank) mine = best;
-    if (keys[0] == best) {
-      UNROLL
-      for (i32 i = 0; i + 1 < ROUTE_KEYS; i++) keys[i] = keys[i + 1];
-      keys[ROUTE_KEYS - 1] = 0;
-    }
-  }
-  return mine;
-}
-
-// The best experts of a row, by a warp: largest logit first, the lower index first among equals; weights are the softmax over them.
-DEVICE void route_row(const f32* row, i32 experts, i32 used, i32* chosen, f32* weights) {
-  f32 logit = row[experts];
-  const u64 key = best_of(row, experts, used);
-  if (lane() < used) {
-    u32 bits = (u32)(key >> 32);
-    logit = as_f32(bits >> 31 ? bits & 0x7fffffffu : ~bits);
-  }
-  const f32 w = exp_(sub(logit, shfl(logit, 0)));
-  f32 total = shfl(w, 0);
-  for (i32 rank = 1; rank < used; rank++) total = add(total, shfl(w, rank));
-  if (lane() <= used) {
-    chosen[lane()] = lane() < used ? 0x7fffffff - (i32)(u32)key : experts;
-    weights[lane()] = lane() < used ? div(w, total) : sigmoid_(logit);
-  }
-}
 
 // Choices of every row. chosen i32, weights f32 [R][used + 1]; logits [R][experts + 1]; experts at most 32 ROUTE_KEYS. Grid (ceil(R / 4)), 128
 // threads, a warp a row.

@@ -8,3 +8,5 @@ struct ExpertTile {  // 16 bytes: consecutive positions of one expert
   i32 count;
   i32 reserved;
 };
+
+#define MAX_RANKS 16   // experts of a row, the shared one too

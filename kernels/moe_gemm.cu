@@ -7,7 +7,7 @@
 // rows): a block takes the same row-block of all tiles, so that all that a row's sum over its experts needs meets in its shared memory.
 #include "activation.h"
 #include "batch.h"
-#include "moe.h"
+#include "moe_route.h"
 #include "records.h"
 
 #ifndef TILES
@@ -18,6 +18,9 @@
 #endif
 #ifndef STAGES
 #error "STAGES: pieces of a warp's ring"
+#endif
+#ifndef ROUTE
+#define ROUTE 0            // the pass has one row: its experts are found here, from the router's logits
 #endif
 #ifndef EPILOGUE
 #error "EPILOGUE: EPILOGUE_STORE, EPILOGUE_SWIGLU or EPILOGUE_COMBINE"
@@ -92,7 +95,7 @@ struct Stream {
 LUCE_KERNEL_RESIDENT(moe_gemm, WARPS * WARP, 1)
 (const u8* x, i32 x_rows, const i32* order, i32 ranks, const ExpertTile* tiles, const i32* from, const i32* num_tiles,
  const u8* RESTRICT weights, i64 expert_bytes, i32 first_expert, i32 row_blocks, i32 records, i32 n, f32* y, i32 y_stride, u16* h,
- i32 h_rows, i32 h_depth, const Pass* pass) {
+ i32 h_rows, i32 h_depth, const Pass* pass, const f32* logits, i32 experts, i32* chosen, f32* shares_to) {
   const i32 lane = ::lane(), warp = ::warp(), team = warp / TEAM;
   u8* ring = shared_memory() + warp * (STAGES * PIECE_BYTES);
   u64* bars = (u64*)(shared_memory() + WARPS * STAGES * PIECE_BYTES) + warp * STAGES;
@@ -108,7 +111,19 @@ LUCE_KERNEL_RESIDENT(moe_gemm, WARPS * WARP, 1)
   pdl_wait();
   pdl_launch();
 #endif
+#if ROUTE
+  Alone& alone = *(Alone*)(((u64)(room + WARPS * TILES * 8 + ranks * COMBINE_STRIDE) + 15) & ~(u64)15);
+  if (warp == 0) route_alone(alone, logits, experts, ranks - 1);
+  sync_block();
+  const i32 first_tile = 0, num = ranks;
+  tiles = alone.tiles;
+  if (chosen && block_x() == 0 && thread() < ranks) {   // for who asks
+    chosen[thread()] = alone.tiles[alone.place[thread()]].expert;
+    shares_to[thread()] = alone.weights[thread()];
+  }
+#else
   const i32 first_tile = from ? *from : 0, num = *num_tiles - first_tile;
+#endif
 #if EPILOGUE == EPILOGUE_COMBINE
   const i32 per = ceil_div(num, WARPS) * WARPS, begin = warp, step = WARPS;
   const i32 end = block_x() < row_blocks ? ceil_div(row_blocks - block_x(), grid_x()) * per : 0;
@@ -132,8 +147,8 @@ LUCE_KERNEL_RESIDENT(moe_gemm, WARPS * WARP, 1)
   }
 #endif
 #if EPILOGUE == EPILOGUE_COMBINE
-  // The tiles were there before the grid ahead of this one let it start: that one makes the activations alone. So weights are on
-  // their way while it still runs.
+  // The tiles (or logits) were there before the grid ahead of this one let it start: that one makes the activations alone. So weights
+  // are on their way while it still runs.
   pdl_wait();
   pdl_launch();
 #endif
@@ -152,7 +167,7 @@ LUCE_KERNEL_RESIDENT(moe_gemm, WARPS * WARP, 1)
       UNROLL
       for (int i = 0; i < TILES; i++) {
         i32 at = tile.first + min_(8 * i + (lane >> 2), tile.count - 1);
-        off[i] = (u32)(EPILOGUE == EPILOGUE_COMBINE || !order ? at : order[at] / ranks) * 64 + (lane & 3) * 16;
+        off[i] = (u32)(EPILOGUE == EPILOGUE_COMBINE || !order ? at : ROUTE ? 0 : order[at] / ranks) * 64 + (lane & 3) * 16;
       }
       const u8* record = nullptr;
 #if !HAS_BULK
@@ -254,7 +269,12 @@ LUCE_KERNEL_RESIDENT(moe_gemm, WARPS * WARP, 1)
     if ((units.unit + step) % per >= step) continue;
     sync_block();  // all tiles of the row-block are done
     const i32 row_block = block_x() + units.unit / per * grid_x();
+#if ROUTE
+    const f32* shares = alone.weights;
+    order = alone.place;
+#else
     const f32* shares = (const f32*)h;
+#endif
     for (i32 i = thread(); i < pass->rows * ROW_BLOCK; i += WARPS * WARP) {
       const i32 r = i / ROW_BLOCK, row = row_block * ROW_BLOCK + i % ROW_BLOCK;
       f32 sum = 0.0f;

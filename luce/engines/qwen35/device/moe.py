@@ -28,6 +28,8 @@ TOGETHER_ROWS = 2
 """Up to so many rows, blocks of the down product have room beside those of gate and up, to fetch weights meanwhile."""
 TOGETHER_SHARED = 160 << 10
 """…of GPUs with so much shared memory."""
+ALONE_BYTES = 400
+"""Of struct Alone (kernels/moe_route.h), where it is aligned."""
 COMBINE_STRIDE = 17
 """Floats of a result in shared memory (kernels/moe_gemm.cu)."""
 SUMMED = ("Q4_K", "Q5_K")
@@ -134,27 +136,39 @@ class DeviceMoe:
         """
         tiles = 1 if rows <= 64 else 4
         self._route(layer, header, rows)
-        self._group(header, rows, 8 * tiles)
         shape, depth = self.shape, padded_depth(self.shape.ffn)
         sums = any(m is not None and m.format in SUMMED for m in (layer.down, layer.shared_down))
         room = rows * (shape.used + 1) * COMBINE_STRIDE * 4
         combined = rows <= 64 and layer.shared_down is None and room <= self.device.shared_limit * 5 // 8
         limit, down = self.device.shared_limit, None
+        route = combined and rows == 1 and layer.shared_gate_up is None
+        if route:  # both products find the row's experts themselves
+            room += ALONE_BYTES
+        else:
+            self._group(header, rows, 8 * tiles)
         if combined and rows <= TOGETHER_ROWS and limit >= TOGETHER_SHARED:
             down = self._launch_beside(layer.down, rows, room)
             limit -= down.shared(layer.down.format) + room + BLOCK_SHARED
+        own = room if route else 0
         for matrix, first in self._matrices(layer.gate_up, layer.shared_gate_up):
             to = [None, np.int32(0), self.middle, np.int32(self._pairs), np.int32(depth), None]
             alone = layer.shared_gate_up is None
             busy = self._busy_warps(rows, matrix) if rows <= 64 and not sums else 64
             team = 4 if sums else 1
-            plan = launch_for(matrix.format, tiles, limit, busy, team)
-            self._product(matrix, first, alone, plan, inputs, input_rows, self.order, to, _SWIGLU, sums=sums)
+            plan = launch_for(matrix.format, tiles, limit - own, busy, team)
+            self._product(
+                *(matrix, first, alone, plan, inputs, input_rows, self.order, to, _SWIGLU),
+                sums=sums,
+                room=own,
+                route=route,
+            )
         if combined:
             plan = down or launch_for(layer.down.format, tiles, limit - room, team=1)
             to = [x, np.int32(shape.hidden), self.weights, np.int32(0), np.int32(0), header]
             self._product(
-                layer.down, 0, True, plan, self.middle, self._pairs, self.place, to, _COMBINE, room=room
+                *(layer.down, 0, True, plan, self.middle, self._pairs, self.place, to, _COMBINE),
+                room=room,
+                route=route,
             )
             return
         for matrix, first in self._matrices(layer.down, layer.shared_down):
@@ -262,8 +276,9 @@ class DeviceMoe:
         *,
         sums: bool = False,
         room: int = 0,
+        route: bool = False,
     ) -> None:
-        """``room``: bytes of shared memory for results that meet there."""
+        """``room``: bytes of shared memory for results that meet there, and the choice of experts if it ``route``s."""
         name, n, records = matrix.format, matrix.rows, matrix.records
         blocks, deep = -(-n // ROW_BLOCK), padded_depth(matrix.depth) // 256
         shared_only = first_expert > 0
@@ -277,6 +292,7 @@ class DeviceMoe:
                 "STAGES": plan.stages,
                 "EPILOGUE": epilogue,
                 "SUMS": int(sums),
+                **({"ROUTE": 1, "ROUTE_KEYS": -(-self.shape.experts // 32)} if route else {}),
             },
         )
         end = self.num_tiles if alone or shared_only else self.num_tiles[1:]
@@ -288,7 +304,8 @@ class DeviceMoe:
                 *(self.num_tiles[1:] if shared_only else None, end, records),
                 np.int64(blocks * deep * RECORD_BYTES[name]),
                 *(np.int32(value) for value in (first_expert, blocks, deep, n)),
-                *to,
+                *(*to, self.logits, np.int32(self.shape.experts)),
+                *((self.chosen, self.weights) if epilogue == _SWIGLU else (None, None)),
             ],
             shared=plan.shared(name) + room,
             early=True,
