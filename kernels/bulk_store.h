@@ -6,26 +6,10 @@
 
 #if defined(LUCE_HOST)
 // As late as may be: when the thread that asked for it waits.
-#include <map>
-#include <mutex>
-namespace luce_host {
-struct Store { f32* to; const f32* from; u32 bytes; bool adds; };
-inline std::mutex stores_lock;
-inline std::map<std::pair<const void*, i32>, std::vector<Store>> stores;  // by block and thread
-inline std::vector<Store>& my_stores() {
-  std::lock_guard<std::mutex> guard(stores_lock);
-  return stores[{block, current}];
-}
-}  // namespace luce_host
-DEVICE void bulk_store(f32* to, const f32* from, u32 bytes) { luce_host::my_stores().push_back({to, from, bytes, false}); }
-DEVICE void bulk_store_add(f32* to, const f32* from, u32 bytes) { luce_host::my_stores().push_back({to, from, bytes, true}); }
+DEVICE void bulk_store(f32* to, const f32* from, u32 bytes) { luce_host::bulk_store(to, from, bytes, false); }
+DEVICE void bulk_store_add(f32* to, const f32* from, u32 bytes) { luce_host::bulk_store(to, from, bytes, true); }
 DEVICE void bulk_store_commit() {}
-DEVICE void bulk_store_wait() {
-  std::vector<luce_host::Store>& mine = luce_host::my_stores();
-  for (const luce_host::Store& one : mine)
-    for (u32 i = 0; i < one.bytes / 4; i++) one.to[i] = one.adds ? add(one.to[i], one.from[i]) : one.from[i];
-  mine.clear();
-}
+DEVICE void bulk_store_wait() { luce_host::bulk_store_wait(); }
 #elif HAS_BULK
 DEVICE void bulk_store(f32* to, const f32* from, u32 bytes) {
   asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(shared_address(from)), "r"(bytes) : "memory");

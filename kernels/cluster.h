@@ -9,7 +9,7 @@
 DEVICE i32 cluster_rank() { return luce_rank(); }
 DEVICE void cluster_arrive() {}
 DEVICE void cluster_arrive_stored() {}
-DEVICE void cluster_wait() { luce_host::meet(luce_host::block->together, luce_host::block->threads, true); }
+DEVICE void cluster_wait() { luce_host::meet_cluster(); }
 template <class T> DEVICE T* luce_in_block(T* at, i32 rank) { return (T*)((u8*)at + (rank - luce_rank()) * luce_host::block->shared_step); }
 DEVICE void publish_cluster(u32* at, u32 value) {
   for (i32 rank = 0; rank < CLUSTER; rank++) publish_(luce_in_block(at, rank), value);
@@ -57,11 +57,7 @@ struct ClusterStores {
   METHOD void open(u64* at, i32 to) { rank = to, bar = luce_in_block(at, to); }
   template <class T> METHOD void put(f32* to, T value) const {
     *(T*)luce_in_block(to, rank) = value;
-    luce_host::Phase& phase = luce_host::phase_of(bar);
-    luce_host::Lock lock(phase);
-    phase.pending -= (i32)sizeof(T);
-    luce_host::settle(phase);
-    lock.change();
+    luce_host::bar_bytes(bar, sizeof(T));
   }
 };
 #elif HAS_BULK

@@ -5,26 +5,12 @@
 // strays; keep those cases small. Blocks (with CLUSTER: clusters of them) run one after another, so a block that waits for a later one is a deadlock; it
 // is reported, as is every trap. Shared memory starts as NaN in every block; a bulk copy poisons its destination at
 // once and delivers when somebody waits for it, so that nobody can read too early unnoticed.
+//
+// What threads do with each other is in host_runtime.cpp, which is compiled once. Tests compile hundreds of modules and run
+// little in each: so nothing of the standard C++ library here, whose headers took a third of that time.
 #pragma once
 
-#include <math.h>
-#include <setjmp.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <ucontext.h>
-
-#include <deque>
-#include <string>
-#include <utility>
-#include <vector>
-#ifdef LUCE_HOST_THREADS
-#include <atomic>
-#include <condition_variable>
-#include <mutex>
-#include <thread>
-#endif
 
 #define DEVICE static inline
 #define METHOD inline
@@ -48,6 +34,12 @@
 #define HAS_WGMMA 1
 #define HAS_PDL 1
 
+#ifdef LUCE_HOST_THREADS
+#define LUCE_LOCAL __thread
+#else
+#define LUCE_LOCAL
+#endif
+
 namespace luce_host {
 
 #ifdef CLUSTER
@@ -56,338 +48,55 @@ constexpr i32 BLOCKS_TOGETHER = CLUSTER;
 constexpr i32 BLOCKS_TOGETHER = 1;
 #endif
 
-struct Failure { std::string what; };
-
-#ifdef LUCE_HOST_THREADS
-// What threads wait at: a lock of its own, so that waiting at one thing orders nothing else (and races stay visible).
-struct Meeting {
-  std::mutex lock;
-  std::condition_variable changed;
+// The block that runs, or a cluster of them: block `rank` has threads rank * each .. and the rank-th piece of the shared memory.
+struct Place {
+  i32 threads, each, index[3], grid[3];
+  u8* shared;
+  i64 shared_bytes, shared_step;
 };
-#else
-struct Meeting {};
-#endif
+extern LUCE_LOCAL Place* block;
+extern LUCE_LOCAL i32 current;  // the thread
 
-struct Barrier : Meeting {
-  i32 arrived = 0, expected = 0;
-  u64 phase = 0;
-};
-
-struct Copy { void* to; const void* from; u32 bytes; };
-
-// Stands beside an mbarrier's u64, found by its address.
-struct Phase : Meeting {
-  const void* at = nullptr;
-  u32 count = 0, arrived = 0, phase = 0;
-  i64 pending = 0;
-  std::vector<Copy> copies;
-};
-
+// What a lane shows to its warp.
 struct Payload { u32 words[8]; };
+// B of a matrix instruction in shared memory: core matrices of 8 columns x 8 k (wgmma.h).
+struct Tile { const u8* at; u32 k_stride, column_stride; };
 
-struct Warp : Meeting {
-  i32 arrived = 0;
-  u64 round = 0;
-  Payload payload[2][WARP];
-  std::vector<f64> products[2];  // of a matrix instruction
+[[noreturn]] void fail(const char* what);
+void meet(i32 id, i32 threads, bool wait);
+void meet_cluster();
+// All lanes of a warp show their words to each other; valid until the lane's next exchange but one.
+const Payload* exchange(const Payload& mine);
+// d = (keep ? d : 0) + a b: a[16 x 16] in words 0 to 3, b[16 x columns] in words 4 and 5 or in `tile`; fragments of m16n8k16.
+void multiply(f32* d, const Payload& mine, i32 columns, bool keep, const Tile* tile);
+// Others run on; `changed`: what one of them may wait for is there now.
+void let_others_run();
+void changed();
+void bar_init(u64* bar, u32 count);
+void bar_expect(u64* bar, u32 bytes);
+void bar_bytes(u64* bar, u32 bytes);  // so many came otherwise than by bulk_load
+void bar_wait(u64* bar, u32 parity);
+void bulk_load(void* to, const void* from, u32 bytes, u64* bar);
+void bulk_store(f32* to, const f32* from, u32 bytes, bool adds);
+void bulk_store_wait();
+const char* launch(void (*run)(const void*), const void* call, i32 most, i32 together, const i32* shape, i64 shared);
+
+template <class... Arguments> struct Call {
+  void (*kernel)(Arguments...);
+  void** arguments;
+  template <class Value> Value next() { return *(Value*)*arguments++; }
 };
-
-// A block, or a cluster of them: block `rank` has threads rank * each .. and the rank-th piece of the shared memory.
-struct Block {
-  i32 threads = 0, each = 0, index[3] = {}, grid[3] = {};
-  u8* shared = nullptr;
-  i64 shared_bytes = 0, shared_step = 0;
-  Barrier barriers[BLOCKS_TOGETHER][16], together;
-  std::vector<Warp*> warps;
-  std::vector<Barrier*> groups;  // of four warps
-  std::deque<Phase> phases;
-#ifdef LUCE_HOST_THREADS
-  std::mutex phases_lock;
-  std::atomic<bool> failed{false};
-#else
-  u64 changes = 0;  // moves on whenever anybody gets further: none for a whole round is a deadlock
-#endif
-  Failure failure;
+struct Run {
+  template <class... Arguments> Run(void (*kernel)(Arguments...), Arguments... values) { kernel(values...); }
 };
-
-#ifdef LUCE_HOST_THREADS
-#define LUCE_LOCAL thread_local
-#else
-#define LUCE_LOCAL
-#endif
-inline LUCE_LOCAL Block* block = nullptr;
-inline LUCE_LOCAL i32 current = 0;
-
-[[noreturn]] void fail(const std::string& what);
-
-#ifdef LUCE_HOST_THREADS
-struct Lock {
-  std::unique_lock<std::mutex> held;
-  Meeting& meeting;
-  explicit Lock(Meeting& at) : held(at.lock), meeting(at) {}
-  void arrive() {}  // others need not look: nothing that they wait for has come
-  void change() { meeting.changed.notify_all(); }
-  template <class Done> void wait(Done done) {
-    while (!done()) {
-      if (block->failed) throw Failure{"another thread failed"};
-      if (meeting.changed.wait_for(held, std::chrono::seconds(20)) == std::cv_status::timeout && !done())
-        fail("deadlock: nobody comes");
-    }
-  }
-};
-[[noreturn]] inline void fail(const std::string& what) {
-  if (!block->failed.exchange(true)) block->failure.what = what;
-  throw Failure{what};
+template <class... Arguments> void run(const void* data) {
+  Call<Arguments...> call = *(const Call<Arguments...>*)data;
+  Run{call.kernel, call.template next<Arguments>()...};  // braces: from left to right
 }
-#else
-struct Fiber {
-  jmp_buf at;
-  ucontext_t start;
-  bool running = false, done = false;
-};
-inline std::vector<Fiber>* fibers = nullptr;
-inline std::vector<u8*> stacks;
-inline jmp_buf scheduler;
-constexpr size_t STACK = 256 * 1024, GUARD = 64 * 1024;
-
-// Below it lies memory that nobody may touch: a stack that is too small ends the process and never writes into another.
-inline u8* guarded_stack() {
-  u8* made = (u8*)mmap(nullptr, GUARD + STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (made == MAP_FAILED || mprotect(made, GUARD, PROT_NONE)) abort();
-  return made + GUARD;
-}
-
-inline void yield_() {
-  if (!_setjmp((*fibers)[current].at)) _longjmp(scheduler, 1);
-}
-struct Lock {
-  explicit Lock(Meeting&) {}
-  void arrive() { block->changes++; }
-  void change() { block->changes++; }
-  template <class Done> void wait(Done done) {
-    while (!done()) yield_();
-  }
-};
-[[noreturn]] inline void fail(const std::string& what) {
-  block->failure.what = what;
-  _longjmp(scheduler, 2);
-}
-#endif
-
-inline void meet(Barrier& barrier, i32 threads, bool wait) {
-  Lock lock(barrier);
-  if (barrier.arrived && barrier.expected != threads) fail("a barrier is used with different numbers of threads");
-  barrier.expected = threads;
-  u64 phase = barrier.phase;
-  lock.arrive();
-  if (++barrier.arrived == threads) {
-    barrier.arrived = 0;
-    barrier.phase++;
-    lock.change();
-  } else if (wait) {
-    lock.wait([&] { return barrier.phase != phase; });
-  }
-}
-
-// All lanes of a warp show their words to each other, and the last to come does `complete` before anybody goes on. Says which
-// of both sides holds the words; it stays valid until the lane's next exchange but one.
-template <class Complete> u64 exchange(Warp& warp, const Payload& mine, Complete complete) {
-  Lock lock(warp);
-  u64 round = warp.round;
-  warp.payload[round & 1][current % WARP] = mine;
-  lock.arrive();
-  if (++warp.arrived == WARP) {
-    complete(round & 1);
-    warp.arrived = 0;
-    warp.round++;
-    lock.change();
-  } else {
-    lock.wait([&] { return warp.round != round; });
-  }
-  return round & 1;
-}
-inline Warp& warp_here() { return *block->warps[current / WARP]; }
-inline const Payload* exchange(const Payload& mine) {
-  Warp& warp = warp_here();
-  return warp.payload[exchange(warp, mine, [](u64) {})];
-}
-
-typedef f64 Eight __attribute__((vector_size(64)));
-inline f64 bf16_half(u32 word, int half) {
-  u32 bits = half ? word & 0xffff0000u : word << 16;
-  f32 value;
-  memcpy(&value, &bits, 4);
-  return value;
-}
-// A warp's a[16 x 16] b[16 x columns], a in the fragments of m16n8k16; `words(all, lane, j, pair)` gives a lane's b0 and b1
-// of columns 8 j to 8 j + 7. Products are exact in f64, sums go up in k. A lane's element i of such columns is fragment(j, i).
-struct Products {
-  const f64* at;
-  f64 fragment(i32 j, i32 i) const {
-    i32 lane = current % WARP;
-    return at[(j * 16 + lane / 4 + (i >> 1) * 8) * 8 + lane % 4 * 2 + (i & 1)];
-  }
-};
-template <class Words> Products multiply(const Payload& mine, i32 columns, Words words) {
-  Warp& warp = warp_here();
-  u64 side = exchange(warp, mine, [&](u64 now) {
-    const Payload* all = warp.payload[now];
-    warp.products[now].resize((size_t)(16 * columns));
-    f64 a[16][16];
-    for (i32 lane = 0; lane < WARP; lane++)
-      for (i32 word = 0; word < 4; word++)
-        for (i32 half = 0; half < 2; half++)
-          a[lane / 4 + (word & 1) * 8][(word >> 1) * 8 + lane % 4 * 2 + half] = bf16_half(all[lane].words[word], half);
-    for (i32 j = 0; j < columns / 8; j++) {
-      f64 b[16][8];
-      for (i32 lane = 0; lane < WARP; lane++) {
-        u32 pair[2];
-        words(all, lane, j, pair);
-        for (i32 word = 0; word < 2; word++)
-          for (i32 half = 0; half < 2; half++) b[word * 8 + lane % 4 * 2 + half][lane / 4] = bf16_half(pair[word], half);
-      }
-      for (i32 row = 0; row < 16; row++) {
-        Eight sum = {};
-        for (i32 k = 0; k < 16; k++) {
-          Eight right;
-          memcpy(&right, b[k], sizeof right);
-          sum += a[row][k] * right;
-        }
-        memcpy(&warp.products[now][(size_t)(j * 16 + row) * 8], &sum, sizeof sum);
-      }
-    }
-  });
-  return {warp.products[side].data()};
-}
-
-inline Phase& phase_of(const void* bar) {
-#ifdef LUCE_HOST_THREADS
-  std::lock_guard<std::mutex> guard(block->phases_lock);
-#endif
-  for (Phase& phase : block->phases)
-    if (phase.at == bar) return phase;
-  fail("an mbarrier is used before bar_init");
-}
-
-inline void deliver(Phase& phase) {
-  for (const Copy& copy : phase.copies) {
-    memcpy(copy.to, copy.from, copy.bytes);
-    phase.pending -= copy.bytes;
-  }
-  phase.copies.clear();
-}
-inline void settle(Phase& phase) {
-  if (phase.arrived == phase.count && phase.pending == 0) {
-    phase.arrived = 0;
-    phase.phase++;
-  }
-}
-
-template <class... Arguments, size_t... At>
-void call(void (*kernel)(Arguments...), void** arguments, std::index_sequence<At...>) {
-  kernel(*(std::remove_reference_t<Arguments>*)arguments[At]...);
-}
-
-#ifndef LUCE_HOST_THREADS
-inline void (*entry)(void*);
-inline void* entry_data;
-inline void fiber_main() {
-  entry(entry_data);
-  (*fibers)[current].done = true;
-  block->changes++;
-  _longjmp(scheduler, 1);
-}
-inline void run_fibers() {
-  std::vector<Fiber> mine((size_t)block->threads);
-  fibers = &mine;
-  while (stacks.size() < mine.size())
-    stacks.push_back(guarded_stack());
-  volatile i32 left = block->threads;
-  volatile i32 idle = 0;
-  for (volatile i32 next = 0; left > 0; next = next + 1 == block->threads ? 0 : next + 1) {
-    if (mine[next].done) {
-      if (++idle > 2 * block->threads) { block->failure.what = "deadlock: no thread of the block gets further"; return; }
-      continue;
-    }
-    current = next;
-    volatile u64 before = block->changes;
-    int how = _setjmp(scheduler);
-    if (how == 0) {
-      Fiber& fiber = mine[next];
-      if (!fiber.running) {
-        fiber.running = true;
-        getcontext(&fiber.start);
-        fiber.start.uc_stack.ss_sp = stacks[(size_t)next];
-        fiber.start.uc_stack.ss_size = STACK;
-        fiber.start.uc_link = nullptr;
-        makecontext(&fiber.start, fiber_main, 0);
-        setcontext(&fiber.start);
-      }
-      _longjmp(fiber.at, 1);
-    }
-    if (how == 2) return;
-    if (mine[next].done) left = left - 1;
-    idle = block->changes == before ? idle + 1 : 0;
-    if (idle > 2 * block->threads) { block->failure.what = "deadlock: no thread of the block gets further"; return; }
-  }
-}
-#endif
-
-template <class Run> void run_block(Run run) {
-#ifdef LUCE_HOST_THREADS
-  std::vector<std::thread> threads;
-  Block* mine = block;
-  for (i32 i = 0; i < mine->threads; i++)
-    threads.emplace_back([=] {
-      block = mine;
-      current = i;
-      try { run(); } catch (const Failure&) {}
-    });
-  for (auto& thread : threads) thread.join();
-#else
-  entry_data = &run;
-  entry = [](void* data) { (*(Run*)data)(); };
-  run_fibers();
-#endif
-}
-
 template <class... Arguments>
-const char* launch(void (*kernel)(Arguments...), int most, const i32* shape, i64 shared, void** arguments) {
-  static std::string failure;
-  i32 threads = shape[3];
-  if (threads <= 0 || threads > most || threads % WARP) {
-    failure = "a block of " + std::to_string(threads) + " threads; the kernel takes multiples of 32 up to " + std::to_string(most);
-    return failure.c_str();
-  }
-  if (shared > 232448) return "more than 227 KiB of shared memory";
-  if (shape[0] % BLOCKS_TOGETHER) return "a grid that is no multiple of the cluster";
-  for (i32 z = 0; z < shape[2]; z++)
-    for (i32 y = 0; y < shape[1]; y++)
-      for (i32 x = 0; x < shape[0]; x += BLOCKS_TOGETHER) {
-        Block here;
-        here.each = threads;
-        here.threads = threads * BLOCKS_TOGETHER;
-        here.index[0] = x, here.index[1] = y, here.index[2] = z;
-        for (int i = 0; i < 3; i++) here.grid[i] = shape[i];
-        here.shared_bytes = shared;
-        here.shared_step = (shared + 1023) / 1024 * 1024 + 1024;
-        here.shared = (u8*)aligned_alloc(1024, (size_t)(here.shared_step * BLOCKS_TOGETHER));
-        memset(here.shared, 0xff, (size_t)(here.shared_step * BLOCKS_TOGETHER));
-        std::vector<Warp> warps((size_t)(here.threads / WARP));
-        std::vector<Barrier> groups((size_t)((here.threads + 127) / 128));
-        for (Warp& warp : warps) here.warps.push_back(&warp);
-        for (Barrier& group : groups) here.groups.push_back(&group);
-        block = &here;
-        run_block([&] { call(kernel, arguments, std::index_sequence_for<Arguments...>{}); });
-        free(here.shared);
-        block = nullptr;
-        if (!here.failure.what.empty()) {
-          failure = "block (" + std::to_string(x) + ", " + std::to_string(y) + ", " + std::to_string(z) + "), thread " +
-                    std::to_string(current) + ": " + here.failure.what;
-          return failure.c_str();
-        }
-      }
-  return nullptr;
+const char* launch(void (*kernel)(Arguments...), i32 most, const i32* shape, i64 shared, void** arguments) {
+  Call<Arguments...> call = {kernel, arguments};
+  return launch(run<Arguments...>, &call, most, BLOCKS_TOGETHER, shape, shared);
 }
 
 }  // namespace luce_host
@@ -411,10 +120,10 @@ DEVICE f32 as_f32(u32 v) { f32 r; memcpy(&r, &v, 4); return r; }
 DEVICE u64 as_u64(f64 v) { u64 r; memcpy(&r, &v, 8); return r; }
 DEVICE f64 as_f64(u64 v) { f64 r; memcpy(&r, &v, 8); return r; }
 
-DEVICE void sync_block() { luce_host::meet(luce_host::block->barriers[luce_rank()][0], luce_host::block->each, true); }
+DEVICE void sync_block() { luce_host::meet(0, luce_host::block->each, true); }
 DEVICE void sync_warp() { luce_host::exchange({}); }
-DEVICE void barrier_sync(i32 id, i32 threads) { luce_host::meet(luce_host::block->barriers[luce_rank()][id], threads, true); }
-DEVICE void barrier_arrive(i32 id, i32 threads) { luce_host::meet(luce_host::block->barriers[luce_rank()][id], threads, false); }
+DEVICE void barrier_sync(i32 id, i32 threads) { luce_host::meet(id, threads, true); }
+DEVICE void barrier_arrive(i32 id, i32 threads) { luce_host::meet(id, threads, false); }
 DEVICE u32 shfl(u32 v, i32 from) { return luce_host::exchange({{v}})[from & (WARP - 1)].words[0]; }
 DEVICE u32 ballot_(bool v) {
   const luce_host::Payload* all = luce_host::exchange({{v}});
@@ -452,19 +161,10 @@ DEVICE void fence_device() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 DEVICE void fence_block() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 DEVICE void publish_(u32* at, u32 value) {
   __atomic_store_n(at, value, __ATOMIC_RELEASE);
-#ifndef LUCE_HOST_THREADS
-  luce_host::block->changes++;
-#endif
+  luce_host::changed();
 }
 DEVICE void await_(const u32* at, u32 value) {
-  while (__atomic_load_n(at, __ATOMIC_ACQUIRE) < value) {
-#ifdef LUCE_HOST_THREADS
-    if (luce_host::block->failed) throw luce_host::Failure{"another thread failed"};
-    std::this_thread::yield();
-#else
-    luce_host::yield_();
-#endif
-  }
+  while (__atomic_load_n(at, __ATOMIC_ACQUIRE) < value) luce_host::let_others_run();
 }
 
 // Compiled with -ffp-contract=off.
@@ -473,7 +173,7 @@ DEVICE f32 sub(f32 a, f32 b) { return a - b; }
 DEVICE f32 mul(f32 a, f32 b) { return a * b; }
 DEVICE f32 fma_(f32 a, f32 b, f32 c) { return __builtin_fmaf(a, b, c); }
 DEVICE f32 div(f32 a, f32 b) { return a / b; }
-DEVICE f32 sqrt_(f32 a) { return sqrtf(a); }
+DEVICE f32 sqrt_(f32 a) { return __builtin_sqrtf(a); }
 DEVICE f64 add(f64 a, f64 b) { return a + b; }
 DEVICE f64 sub(f64 a, f64 b) { return a - b; }
 DEVICE f64 mul(f64 a, f64 b) { return a * b; }
@@ -504,11 +204,7 @@ DEVICE u32 fma_bf16x2(u32 a, u32 b, u32 c) {
   return soft_pack_bf16((f32)low, (f32)high);
 }
 DEVICE void mma_bf16(f32 (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
-  luce_host::Products sums = luce_host::multiply(
-      {{a0, a1, a2, a3, b0, b1}}, 8, [](const luce_host::Payload* all, i32 lane, i32, u32 (&pair)[2]) {
-        pair[0] = all[lane].words[4], pair[1] = all[lane].words[5];
-      });
-  for (int i = 0; i < 4; i++) c[i] = (f32)(c[i] + sums.fragment(0, i));
+  luce_host::multiply(c, {{a0, a1, a2, a3, b0, b1}}, 8, true, nullptr);
 }
 DEVICE void cp_async16(void* to, const void* from) { memcpy(to, from, 16); }
 DEVICE void cp_async_commit() {}
@@ -521,9 +217,8 @@ DEVICE void luce_ldmatrix(u32 (&r)[4], const void* row, bool transposed) {
     u16 pair[2];
     for (int i = 0; i < 2; i++) {
       int y = lane / 4, x = lane % 4 * 2 + i;
-      if (transposed) std::swap(x, y);
-      const luce_host::Payload& line = all[matrix * 8 + y];
-      pair[i] = ((const u16*)(line.words[0] | (u64)line.words[1] << 32))[x];
+      const luce_host::Payload& line = all[matrix * 8 + (transposed ? x : y)];
+      pair[i] = ((const u16*)(line.words[0] | (u64)line.words[1] << 32))[transposed ? y : x];
     }
     r[matrix] = pair[0] | (u32)pair[1] << 16;
   }
@@ -535,46 +230,13 @@ DEVICE void load_stream16(const void* at, u32& x, u32& y, u32& z, u32& w) {
   x = words[0], y = words[1], z = words[2], w = words[3];
 }
 
-DEVICE void bar_init(u64* bar, u32 count) {
-#ifdef LUCE_HOST_THREADS
-  std::lock_guard<std::mutex> guard(luce_host::block->phases_lock);
-#endif
-  luce_host::block->phases.emplace_back();
-  luce_host::Phase& phase = luce_host::block->phases.back();
-  phase.at = bar;
-  phase.count = count;
-}
+DEVICE void bar_init(u64* bar, u32 count) { luce_host::bar_init(bar, count); }
 DEVICE void bar_init_fence() {}
 DEVICE void proxy_fence() {}
-DEVICE void bar_expect(u64* bar, u32 bytes) {
-  luce_host::Phase& phase = luce_host::phase_of(bar);
-  luce_host::Lock lock(phase);
-  phase.pending += bytes;
-  phase.arrived++;
-  luce_host::settle(phase);
-  lock.change();
-}
+DEVICE void bar_expect(u64* bar, u32 bytes) { luce_host::bar_expect(bar, bytes); }
 DEVICE void bar_arrive(u64* bar) { bar_expect(bar, 0); }
-DEVICE void bulk_load(void* to, const void* from, u32 bytes, u64* bar) {
-  if (((u64)to | (u64)from | bytes) & 15) luce_host::fail("a bulk copy that is not a multiple of 16 bytes");
-  luce_host::Phase& phase = luce_host::phase_of(bar);
-  luce_host::Lock lock(phase);
-  memset(to, 0xff, bytes);
-  phase.copies.push_back({to, from, bytes});
-  lock.change();
-}
-DEVICE void bar_wait(u64* bar, u32 parity) {
-  luce_host::Phase& phase = luce_host::phase_of(bar);
-  luce_host::Lock lock(phase);
-  lock.wait([&] {
-    if ((phase.phase & 1) == parity && phase.arrived == phase.count) {
-      luce_host::deliver(phase);
-      luce_host::settle(phase);
-      lock.change();
-    }
-    return (phase.phase & 1) != parity;
-  });
-}
+DEVICE void bulk_load(void* to, const void* from, u32 bytes, u64* bar) { luce_host::bulk_load(to, from, bytes, bar); }
+DEVICE void bar_wait(u64* bar, u32 parity) { luce_host::bar_wait(bar, parity); }
 DEVICE void pdl_wait() {}
 DEVICE void pdl_launch() {}
 DEVICE void trap(const char* what) { luce_host::fail(what); }

@@ -11,7 +11,7 @@
 
 #if defined(LUCE_HOST)
 
-struct TileDesc { const u8* at; u32 k_stride, column_stride; };
+typedef luce_host::Tile TileDesc;
 
 template <u32 K_STRIDE, u32 COLUMN_STRIDE> DEVICE TileDesc tile_desc(const u8* shared) {
   return {shared, K_STRIDE, COLUMN_STRIDE};
@@ -28,13 +28,7 @@ template <int REGISTERS> DEVICE void registers_grow() {}
 template <int REGISTERS> DEVICE void registers_shrink() {}
 
 template <int COLUMNS> DEVICE void wgmma_bf16(f32 (&d)[COLUMNS / 2], const u32 (&a)[4], TileDesc b, i32 keep) {
-  luce_host::Products sums = luce_host::multiply(
-      {{a[0], a[1], a[2], a[3]}}, COLUMNS, [b](const luce_host::Payload*, i32 lane, i32 j, u32 (&pair)[2]) {
-        const u8* core = b.at + (u32)j * b.column_stride + lane * 4;
-        pair[0] = *(const u32*)core, pair[1] = *(const u32*)(core + b.k_stride);
-      });
-  for (i32 j = 0; j < COLUMNS / 8; j++)
-    for (i32 i = 0; i < 4; i++) d[4 * j + i] = (f32)((keep ? d[4 * j + i] : 0.0f) + sums.fragment(j, i));
+  luce_host::multiply(d, {{a[0], a[1], a[2], a[3]}}, COLUMNS, keep, &b);
 }
 
 #elif HAS_WGMMA

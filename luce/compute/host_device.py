@@ -8,10 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import os
-import shutil
-import subprocess
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -24,68 +20,16 @@ import numpy.typing as npt
 
 from luce.compute.device import SCALARS
 from luce.compute.fenced_memory import aligned, strays_of
-from luce.compute.kernel_sources import Defines, kernels_directory, module_key, source_path, sources_changed
+from luce.compute.host_build import built_module
+from luce.compute.kernel_sources import Defines
 from luce.errors import DeviceError
 
-__all__ = ["HostDevice", "host_compiler"]
+__all__ = ["HostDevice"]
 
 Host = npt.NDArray[Any]
 
-FLAGS = (
-    "-std=c++17", "-fPIC", "-shared", "-fno-strict-aliasing", "-ffp-contract=off", "-march=native",
-    "-Wall", "-Werror=return-type", "-Wno-unknown-pragmas", "-Wno-unused-function", "-x", "c++", "-DLUCE_HOST",
-)  # fmt: skip
-
-
 _ONE_AT_A_TIME = threading.Lock()
-"""A compiled module holds the block that runs in its own variables, whichever thread or device asks for it."""
-
-
-def host_compiler() -> str | None:
-    """The system's C++ compiler (``CXX``, c++, g++, clang++), if there is one."""
-    for name in (os.environ.get("CXX"), "c++", "g++", "clang++"):
-        if name and (found := shutil.which(name)):
-            return found
-    return None
-
-
-def _cache_directory() -> Path:
-    root = os.environ.get("LUCE_KERNEL_CACHE") or os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(root) / "luce" / "host-kernels"
-
-
-def _compile(source: str, defines: Defines, options: tuple[str, ...]) -> Path:
-    compiler = host_compiler()
-    if compiler is None:
-        raise DeviceError(
-            "the host build of the kernels needs a C++ compiler; install g++ or clang, or set CXX"
-        )
-    target = _cache_directory() / f"{Path(source).stem}-{module_key(source, defines, compiler, *options)}.so"
-    if target.is_file():
-        return target
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=target.parent) as folder:
-        built = Path(folder) / target.name
-        macros = [f"-D{name}={value}" for name, value in defines.items()]
-        command = [
-            compiler,
-            *FLAGS,
-            *options,
-            f"-I{kernels_directory()}",
-            *macros,
-            str(source_path(source)),
-            "-o",
-            str(built),
-        ]
-        done = subprocess.run(command, capture_output=True, text=True)
-        if done.returncode:
-            raise DeviceError(
-                f"{source} does not compile for the host with {dict(defines)}:\n{done.stderr[-4000:]}"
-            )
-        if sources_changed():  # the next process would take this for what the sources were
-            raise DeviceError("the kernels' sources were edited while they were compiled; start again")
-        built.rename(target)
-    return target
+"""The block that runs is in variables of the library that modules share, whichever thread or device asks."""
 
 
 @attrs.define(eq=False)
@@ -180,8 +124,7 @@ class HostDevice:
     shared_limit: int = 232448
 
     def __init__(self, *, threads: bool = False, options: tuple[str, ...] = (), poison: bool = True) -> None:
-        # -O2 takes half as long again to compile, which is most of the time, and its code is no quicker.
-        self._options = ("-O1", *(("-DLUCE_HOST_THREADS", "-pthread") if threads else ()), *options)
+        self._options = (*(("-DLUCE_HOST_THREADS", "-pthread") if threads else ()), *options)
         self._poison = poison
         self._modules: dict[Path, ctypes.CDLL] = {}
         self._captures = threading.local()
@@ -195,7 +138,7 @@ class HostDevice:
         return 1 << 34
 
     def kernel(self, source: str, name: str, defines: Defines | None = None) -> HostKernel:
-        path = _compile(source, defines or {}, self._options)
+        path = built_module(source, defines or {}, self._options)
         module = self._modules.get(path)
         if module is None:
             module = self._modules[path] = ctypes.CDLL(str(path))

@@ -48,7 +48,7 @@ def sources_changed() -> bool:
 def _digest_now() -> str:
     digest = hashlib.sha256()
     for path in sorted(kernels_directory().glob("*.*")):
-        if path.suffix in (".h", ".cu"):
+        if path.suffix in (".h", ".cu", ".cpp"):
             digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from luce.compute.fenced_memory import FENCE, aligned, strays, strays_of
-from luce.compute.host_device import HostDevice, host_compiler
+from luce.compute.host_build import host_compiler
+from luce.compute.host_device import HostDevice
 from luce.engines.qwen35.device.sampler import DeviceSampler
 from luce.errors import DeviceError
 

@@ -9,7 +9,8 @@ import os
 import pytest
 
 from luce.compute.device import Device
-from luce.compute.host_device import HostDevice, host_compiler
+from luce.compute.host_build import host_compiler
+from luce.compute.host_device import HostDevice
 
 
 def open_test_device() -> Device:

@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from luce.compute.host_device import HostDevice, host_compiler
+from luce.compute.host_build import host_compiler
+from luce.compute.host_device import HostDevice
 
 __all__ = ["SANITIZERS", "SanitizedDevice", "command", "environment", "missing"]
 

@@ -204,11 +204,11 @@ def test_sources_that_change_while_they_are_compiled_leave_nothing_behind(
     """What was compiled is not what the name in the cache says."""
     monkeypatch.setenv("LUCE_KERNEL_CACHE", str(tmp_path))
     kernel_sources.module_key("copies.cu", {})
-    text = kernel_sources.source_path("copies.cu").read_text()
+    texts = {name: kernel_sources.source_path(name).read_text() for name in ("copies.cu", "host_runtime.cpp")}
     (tmp_path / "kernels").mkdir()
-    (tmp_path / "kernels" / "copies.cu").write_text(
-        text.replace('#include "', f'#include "{kernel_sources.kernels_directory()}/')
-    )
+    for name, text in texts.items():
+        changed = text.replace('#include "', f'#include "{kernel_sources.kernels_directory()}/')
+        (tmp_path / "kernels" / name).write_text(changed)
     monkeypatch.setattr(kernel_sources, "kernels_directory", lambda: tmp_path / "kernels")
     with pytest.raises(DeviceError, match="edited while they were compiled"):
         HostDevice().kernel("copies.cu", "check_lanes")

@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from luce.compute.host_device import HostDevice, host_compiler
+from luce.compute.host_build import host_compiler
+from luce.compute.host_device import HostDevice
 from luce.errors import DeviceError
 from tests.kernels.planted import BLOCKS, exchange, gather
 from tests.kernels.sanitized import SANITIZERS, command, environment, missing

@@ -12,7 +12,8 @@ import pytest
 
 from luce.compute import activations
 from luce.compute.activations import BUCKETS
-from luce.compute.host_device import HostDevice, host_compiler
+from luce.compute.host_build import host_compiler
+from luce.compute.host_device import HostDevice
 from luce.compute.kernel_sources import Defines
 from luce.engines.qwen35.config import Qwen35Config
 from luce.engines.qwen35.device import products
