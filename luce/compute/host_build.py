@@ -75,5 +75,7 @@ def _built(source: str, defines: Defines, options: Sequence[str], after: Sequenc
 
 
 def _cache_directory() -> Path:
-    root = os.environ.get("LUCE_KERNEL_CACHE") or os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    root = (
+        os.environ.get("LUCE_TEST_KERNEL_CACHE") or os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    )
     return Path(root).absolute() / "luce" / "host-kernels"

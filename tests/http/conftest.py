@@ -88,7 +88,7 @@ def user() -> list[dict[str, Any]]:
     return [{"role": "user", "content": "Hi"}]
 
 
-async def until(condition: Any, seconds: float = 2.0) -> None:
+async def until(condition: Any, seconds: float = 20.0) -> None:
     """Wait for something that other tasks make true."""
     with trio.fail_after(seconds):
         while not condition():  # noqa: ASYNC110 - what it waits for has no event

@@ -67,14 +67,14 @@ class Peer:
         """Take in what comes next."""
         raise NotImplementedError
 
-    async def read_until(self, mark: bytes, seconds: float = 5) -> bytes:
+    async def read_until(self, mark: bytes, seconds: float = 20) -> bytes:
         with trio.fail_after(seconds):
             while mark not in self.data:
                 assert not self.over, f"it ended before {mark!r}: {self.status} {self.data!r}"
                 await self.receive()
         return self.data
 
-    async def read_to_end(self, seconds: float = 5) -> bytes:
+    async def read_to_end(self, seconds: float = 20) -> bytes:
         with trio.fail_after(seconds):
             while not self.over:
                 await self.receive()
@@ -190,13 +190,13 @@ class Peer2(Peer):
     def seen(self, kind: type[h2.events.Event]) -> list[Any]:
         return [event for event in self.events if isinstance(event, kind)]
 
-    async def until(self, condition: Callable[[], Any], seconds: float = 5) -> None:
+    async def until(self, condition: Callable[[], Any], seconds: float = 20) -> None:
         with trio.fail_after(seconds):
             while not condition():
                 assert not self.closed, f"closed: {self.events[-5:]}"
                 await self.receive()
 
-    async def until_closed(self, seconds: float = 5) -> None:
+    async def until_closed(self, seconds: float = 20) -> None:
         with trio.fail_after(seconds):
             while not self.closed:
                 await self.receive()

@@ -22,7 +22,7 @@ from hyperframe.frame import (
 from tests.http.conftest import Server, serving, until
 from tests.http.peers import HI, PATH, Peer2, connect
 from tests.http.stubs import StubService, endless, saying, silent
-from tests.http.test_connections import read_to_end, read_until, stops
+from tests.http.test_connections import PATIENT, read_to_end, read_until, stops
 
 pytestmark = pytest.mark.trio
 
@@ -339,7 +339,7 @@ async def test_the_end_refuses_what_is_new_and_says_goodbye() -> None:
 
 
 async def test_prior_knowledge_in_pieces_and_not_behind_a_request() -> None:
-    async with serving() as server:
+    async with serving(exit_grace=PATIENT) as server:
         async with await server.connect() as connection:
             await connection.send_all(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
             await read_until(connection, b'"ok"}')
@@ -349,4 +349,4 @@ async def test_prior_knowledge_in_pieces_and_not_behind_a_request() -> None:
             for byte in b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + SettingsFrame(0).serialize():
                 await connection.send_all(bytes([byte]))
             assert (await connection.receive_some())[3] == 4, "a SETTINGS frame"
-        await stops(server, 0.5)
+        await stops(server)

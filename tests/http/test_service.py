@@ -13,6 +13,7 @@ import trio
 from luce.engines.fake.engine import FakeEngine, fake_capabilities
 from luce.engines.fake.times import Times
 from luce.http.options import HttpOptions
+from tests.heap import trim
 from tests.http.conftest import data_url, until
 from tests.http.fake_model import Live, live
 from tests.http.test_connections import request
@@ -156,6 +157,7 @@ async def test_leaving_clients_do_not_grow_memory() -> None:
                 await trio.sleep(0.002)
         await until(lambda: not server.service.requests, 5)
         gc.collect()
+        trim()
         return process.num_fds(), process.memory_info().rss
 
     async with live(engine) as server:

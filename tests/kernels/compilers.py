@@ -63,7 +63,9 @@ def compiled(source: str, defines: Defines, target: str, *, quickly: bool = Fals
 
 
 def _cache() -> Path:
-    root = os.environ.get("LUCE_KERNEL_CACHE") or os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    root = (
+        os.environ.get("LUCE_TEST_KERNEL_CACHE") or os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    )
     return Path(root) / "luce" / "gates"
 
 

@@ -202,7 +202,7 @@ def test_sources_that_change_while_they_are_compiled_leave_nothing_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was compiled is not what the name in the cache says."""
-    monkeypatch.setenv("LUCE_KERNEL_CACHE", str(tmp_path))
+    monkeypatch.setenv("LUCE_TEST_KERNEL_CACHE", str(tmp_path))
     kernel_sources.module_key("copies.cu", {})
     texts = {name: kernel_sources.source_path(name).read_text() for name in ("copies.cu", "host_runtime.cpp")}
     (tmp_path / "kernels").mkdir()
