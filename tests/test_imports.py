@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).parent.parent / "luce"
 
 LAYERS: tuple[frozenset[str], ...] = (
-    frozenset({"errors", "stamped_stream", "tuples", "_version"}),
+    frozenset({"errors", "paused_collector", "stamped_stream", "tuples", "_version"}),
     frozenset({"charts", "trace"}),
     frozenset({"weights", "text", "vision"}),
     frozenset({"compute", "constraints", "sampling", "speculation"}),

@@ -11,10 +11,8 @@ good end can be reached any more, live-locks included.
 
 from __future__ import annotations
 
-import gc
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable, Iterable
 from typing import Generic, Protocol, TypeVar
 
 import attrs
@@ -22,6 +20,7 @@ import attrs
 from luce.charts.interpreter import Configuration, entries, outcomes
 from luce.charts.model import Chart
 from luce.errors import ChartError, IllegalEvent
+from luce.paused_collector import paused_collector
 
 __all__ = ["Exploration", "Fault", "Model", "Violation", "explore", "reachable"]
 
@@ -92,7 +91,7 @@ class Exploration(Generic[S]):
 
     def cut_off(self, is_end: Callable[[S], bool]) -> list[S]:
         """States from which no end can be reached. Empty means: progress is always possible."""
-        with _paused_collector():
+        with paused_collector():
             return self._cut_off(is_end)
 
     def _cut_off(self, is_end: Callable[[S], bool]) -> list[S]:
@@ -112,20 +111,10 @@ class Exploration(Generic[S]):
 
 def explore(model: Model[S], *, limit: int = 1_000_000, faults: int = 1) -> Exploration[S]:
     """Visits every state, breadth first, until `faults` rules were broken or `limit` states were found."""
-    with _paused_collector():
+    with (
+        paused_collector()
+    ):  # states are tuples that all stay alive: looking for cycles takes a third of the time
         return _explore(model, limit, faults)
-
-
-@contextmanager
-def _paused_collector() -> Iterator[None]:
-    """States are tuples that all stay alive: looking for cycles among them costs a third of the time."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def _explore(model: Model[S], limit: int, faults: int) -> Exploration[S]:

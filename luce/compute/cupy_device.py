@@ -17,6 +17,7 @@ import numpy.typing as npt
 from luce.compute.device import SCALARS
 from luce.compute.kernel_sources import Defines, kernels_directory, module_key, source_path
 from luce.errors import ConfigError, DeviceError
+from luce.paused_collector import paused_collector
 
 __all__ = ["CupyDevice", "open_device"]
 
@@ -243,14 +244,16 @@ class CupyDevice:
     def capture(self, record: Callable[[], None]) -> Any:
         stream = self.cupy.cuda.get_current_stream()
         mode = self.cupy.cuda.runtime.streamCaptureModeThreadLocal
-        stream.begin_capture(mode)
-        try:
-            record()
-        except BaseException:
-            with contextlib.suppress(Exception):
-                stream.end_capture()
-            raise
-        return stream.end_capture()
+        # A round of the collector in this thread would free device memory of what it finds, which breaks a recording.
+        with paused_collector():
+            stream.begin_capture(mode)
+            try:
+                record()
+            except BaseException:
+                with contextlib.suppress(Exception):
+                    stream.end_capture()
+                raise
+            return stream.end_capture()
 
     def synchronize(self) -> None:
         self._device.synchronize()

@@ -23,6 +23,7 @@ from luce.compute.fenced_memory import aligned, strays_of
 from luce.compute.host_build import built_module
 from luce.compute.kernel_sources import Defines
 from luce.errors import DeviceError
+from luce.paused_collector import paused_collector
 
 __all__ = ["HostDevice"]
 
@@ -201,7 +202,8 @@ class HostDevice:
         commands: list[Callable[[], None]] = []
         self._captures.commands = commands
         try:
-            record()
+            with paused_collector():  # as on a GPU
+                record()
             return _HostGraph(tuple(commands))
         finally:
             self._captures.commands = None

@@ -37,7 +37,9 @@ from tests.engines.harness import new_engine
 ON_GPU = os.environ.get("LUCE_TEST_DEVICE", "host") != "host"
 NUMPY = 1e-4
 """Of a position's logits, the largest error as a part of their root mean square: the reference's own float32."""
-DEVICE = {"bf16": 3e-2, "q8": 4.5e-2}
+DEVICE = {"bf16": 3.5e-2, "q8": 5e-2}
+USUAL = 3e-2
+"""Which all but one position in fifty keep."""
 ON_HOST = ("bf16-arithmetic_think", "q8-describe")
 """Of the archives, where kernels are slow."""
 ARCHIVES = {
@@ -130,4 +132,6 @@ def test_logits(numpy_engine: LoadedEngine, case: Archive) -> None:
 
 
 def test_logits_of_the_device(device_engine: LoadedEngine, case: Archive) -> None:
-    assert errors(device_engine, case).max() < DEVICE[case.form]
+    found = errors(device_engine, case)
+    assert found.max() < DEVICE[case.form]
+    assert np.mean(found > USUAL) <= 0.02

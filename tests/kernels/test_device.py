@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 from pathlib import Path
 
@@ -146,6 +147,36 @@ def test_bulk_copies(device: Device, stages: int) -> None:
     kernel = device.kernel("selftest.cu", "selftest_bulk")
     kernel((1, 1, 1), 64, [device.array(x), out, np.int32(stages)], shared=128 + 2048, early=True)
     np.testing.assert_array_equal(device.numpy(out), x + np.float32(1))
+
+
+def test_nothing_is_collected_while_a_graph_is_recorded(device: Device) -> None:
+    """A round of the collector would free arrays and events of cycles that ended, which breaks a recording on a GPU."""
+    out = device.zeros((3, 32), np.float32)
+    x = device.array(np.arange(32, dtype=np.float32))
+    kernel = device.kernel("selftest.cu", "selftest_block")
+    rounds: list[str] = []
+
+    def seen(phase: str, _: object) -> None:
+        rounds.append(phase)
+
+    def record() -> None:
+        kernel((1, 1, 1), 32, [x, out], shared=64)
+        kept: list[object] = []
+        for _ in range(100_000):
+            kept.append([kept])
+        kernel((1, 1, 1), 32, [x, out], shared=64)
+
+    with device.using(device.stream()):
+        gc.callbacks.append(seen)
+        try:
+            graph = device.capture(record)
+            within = list(rounds)
+            record()
+        finally:
+            gc.callbacks.remove(seen)
+        graph.launch()
+        assert not within and rounds, "it comes where nothing is recorded"
+        assert gc.isenabled()
 
 
 def test_graphs_replay(device: Device) -> None:

@@ -98,7 +98,8 @@ def test_values(device: Device, heads: int, dim: int, grid: tuple[int, int]) -> 
     tiles = case.tiles(turn, case.x)
     bits = case.attend(tiles, count)
     error = np.abs(widen_bf16(bits) - expected)
-    assert (error / np.sqrt((expected**2).mean(-1, keepdims=True))).max() < 2e-2
+    rms = np.sqrt((expected**2).mean(-1, keepdims=True))
+    assert ((error - 2**-8 * np.abs(expected)) / rms).max() < 1.5e-2  # beside the output's own rounding
     assert np.sqrt((error**2).mean() / (expected**2).mean()) < 4e-3
     for wgmma in (False, True) if dim in (64, 72, 80) else (False,):
         np.testing.assert_array_equal(case.attend(tiles, count, wgmma), bits, err_msg=f"wgmma {wgmma}")
