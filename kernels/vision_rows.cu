@@ -3,6 +3,9 @@
 #include "activation.h"
 
 #define WARPS 8
+#if defined(WIDTH) && WIDTH % 8
+#error "WIDTH: a multiple of 8"
+#endif
 
 DEVICE void load8(const f32* at, f32 (&v)[8]) {
   f32x4 a = *(const f32x4*)at, b = *(const f32x4*)(at + 4);
@@ -47,43 +50,54 @@ LUCE_KERNEL(patches_of_values, 32 * WARPS)(const f32* values, i32 rows, i32 widt
 }
 LUCE_EXPORT(patches_of_values)
 
-// LayerNorm of rows x f32 [rows * group][width], `group` of them side by side in a row of the output (the merger's 2 x 2
-// patches); width a multiple of 8, zeros behind them. A warp takes a row of the output: grid (rows / 8), 256 threads. A sum is
-// one fixed tree: eight consecutive values in order, every 256th eight, lanes.
-LUCE_KERNEL(layer_norm, 32 * WARPS)(const f32* x, const f32* RESTRICT weight, const f32* RESTRICT bias, f32 eps, i32 rows, i32 width,
-                                    i32 group, u16* out, i32 out_rows, i32 depth) {
+// LayerNorm of rows x f32 [rows * group][WIDTH], `group` of them side by side in a row of the output (the merger's 2 x 2
+// patches), zeros behind them. A warp takes a row of x and keeps it: grid (rows * group / 8), 256 threads, shared bytes
+// layer_norm_shared. A sum is one fixed tree: four consecutive values in order, every 128th four, lanes. Rows leave through shared
+// memory, so that cores of 8 rows x 8 values are written in one piece. Macro: WIDTH, a multiple of 8.
+#ifdef WIDTH
+#define FOURS ((WIDTH / 4 + WARP - 1) / WARP)   // of a lane
+#define CHUNKS (WIDTH / 8)
+LUCE_KERNEL(layer_norm, 32 * WARPS)(const f32* x, const f32* RESTRICT weight, const f32* RESTRICT bias, f32 eps, i32 rows, i32 group,
+                                    u16* out, i32 out_rows, i32 depth) {
+  u32x4* staged = (u32x4*)shared_memory();   // [row][CHUNKS], a row apart from the next by an odd number of chunks
+  constexpr i32 pitch = CHUNKS | 1;
   pdl_wait();
   pdl_launch();
-  i32 row = block_x() * WARPS + warp();
-  if (row >= rows) return;
-  Activations to = {out, out_rows, out_rows, depth};
-  f32 scale = div(1.0f, (f32)width), v[8];
-  for (i32 g = 0; g < group; g++) {
-    const f32* from = x + ((i64)row * group + g) * width;
-    f32 sum = 0.0f, square = 0.0f;
-    for (i32 k = 8 * lane(); k < width; k += 8 * WARP) {
-      load8(from + k, v);
-      UNROLL for (i32 j = 0; j < 8; j++) sum = add(sum, v[j]);
+  i32 first = block_x() * WARPS, row = first + warp(), all = rows * group;
+  if (row < all) {
+    f32x4 v[FOURS];
+    f32 sum = 0.0f, square = 0.0f, scale = div(1.0f, (f32)WIDTH);
+    UNROLL for (i32 i = 0; i < FOURS; i++) {
+      i32 k = 4 * (lane() + i * WARP);
+      v[i] = k < WIDTH ? *(const f32x4*)(x + (i64)row * WIDTH + k) : f32x4{0.0f, 0.0f, 0.0f, 0.0f};
+      sum = add(sum, add(add(v[i].x, v[i].y), add(v[i].z, v[i].w)));
     }
     f32 mean = mul(warp_sum(sum), scale);
-    for (i32 k = 8 * lane(); k < width; k += 8 * WARP) {
-      load8(from + k, v);
-      UNROLL for (i32 j = 0; j < 8; j++) {
-        f32 off = sub(v[j], mean);
-        square = fma_(off, off, square);
-      }
+    UNROLL for (i32 i = 0; i < FOURS; i++) {
+      if (4 * (lane() + i * WARP) >= WIDTH) continue;
+      v[i] = {sub(v[i].x, mean), sub(v[i].y, mean), sub(v[i].z, mean), sub(v[i].w, mean)};
+      square = fma_(v[i].w, v[i].w, fma_(v[i].z, v[i].z, fma_(v[i].y, v[i].y, fma_(v[i].x, v[i].x, square))));
     }
     f32 inverse = div(1.0f, sqrt_(add(mul(warp_sum(square), scale), eps)));
-    for (i32 k = 8 * lane(); k < width; k += 8 * WARP) {
-      f32 w[8], b[8];
-      load8(from + k, v);
-      load8(weight + k, w);
-      load8(bias + k, b);
-      UNROLL for (i32 j = 0; j < 8; j++) v[j] = fma_(mul(sub(v[j], mean), inverse), w[j], b[j]);
-      store8(to, row, g * width + k, v);
+    UNROLL for (i32 i = 0; i < FOURS; i++) {
+      i32 k = 4 * (lane() + i * WARP);
+      if (k >= WIDTH) continue;
+      f32x4 w = *(const f32x4*)(weight + k), b = *(const f32x4*)(bias + k);
+      u32x2 both = {pack_bf16(fma_(mul(v[i].x, inverse), w.x, b.x), fma_(mul(v[i].y, inverse), w.y, b.y)),
+                    pack_bf16(fma_(mul(v[i].z, inverse), w.z, b.z), fma_(mul(v[i].w, inverse), w.w, b.w))};
+      *(u32x2*)((u8*)(staged + warp() * pitch) + k * 2) = both;
     }
   }
-  UNROLL for (i32 j = 0; j < 8; j++) v[j] = 0.0f;
-  for (i32 k = group * width + 8 * lane(); k < depth; k += 8 * WARP) store8(to, row, k, v);
+  sync_block();
+  Activations to = {out, out_rows, out_rows, depth};
+  i32 padding = (depth - group * WIDTH) / 8;   // chunks of zeros, behind the last row of a group
+  for (i32 i = thread(); i < WARPS * (CHUNKS + padding); i += 32 * WARPS) {
+    i32 mine = i % WARPS, chunk = i / WARPS, of = first + mine;
+    if (of >= all || (chunk >= CHUNKS && of % group < group - 1)) continue;
+    u32x4 v = {0u, 0u, 0u, 0u};
+    if (chunk < CHUNKS) v = staged[mine * pitch + chunk];
+    *(u32x4*)(to.at + activation_index(to, of / group, of % group * WIDTH + 8 * chunk)) = v;
+  }
 }
 LUCE_EXPORT(layer_norm)
+#endif

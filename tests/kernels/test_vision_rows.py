@@ -11,16 +11,24 @@ import pytest
 from luce.compute import activations
 from luce.compute.bf16 import round_bf16, widen_bf16
 from luce.compute.device import Device
+from luce.engines.qwen35.device.vision import layer_norm_shared
 
 
-def launch(device: Device, name: str, arguments: Sequence[Any], rows: int, width: int) -> np.ndarray:
-    """Values [height, padded depth]; what nobody has written is NaN."""
+def launch(
+    device: Device,
+    name: str,
+    arguments: Sequence[Any],
+    rows: int,
+    width: int,
+    warps: int,
+    norm: int | None = None,
+) -> np.ndarray:
+    """Values [rows, width]; what nobody has written is NaN. ``norm``: width of the rows of layer_norm."""
     height, depth = 16, activations.padded_depth(width)
     out = device.array(np.full(activations.num_values(height, width, height), 0x7FC1, np.uint16))
-    blocks = -(-rows // 8)
-    device.kernel("vision_rows.cu", name)(
-        (blocks, 1, 1), 256, [*arguments, out, np.int32(height), np.int32(depth)]
-    )
+    kernel = device.kernel("vision_rows.cu", name, {"WIDTH": norm} if norm else None)
+    shared = layer_norm_shared(norm) if norm else 0
+    kernel((-(-warps // 8), 1, 1), 256, [*arguments, out, np.int32(height), np.int32(depth)], shared=shared)
     found = activations.unpack(device.numpy(out), height, depth, height)[0]
     assert np.isnan(found[rows:]).all() and not found[:rows, width:].any()
     return found[:rows, :width]
@@ -32,14 +40,16 @@ def test_layer_norm(device: Device, width: int, group: int) -> None:
     rows = 11
     x = (rng.standard_normal((rows * group, width)) * 3 + 5).astype(np.float32)
     weight, bias = rng.standard_normal((2, width)).astype(np.float32)
-    given = [*map(device.array, (x, weight, bias)), np.float32(1e-6), *map(np.int32, (rows, width, group))]
-    found = launch(device, "layer_norm", given, rows, width * group)
+    given = [*map(device.array, (x, weight, bias)), np.float32(1e-6), *map(np.int32, (rows, group))]
+    found = launch(device, "layer_norm", given, rows, width * group, rows * group, width)
     wide = x.astype(np.float64)
     wide -= wide.mean(1, keepdims=True)
     wanted = wide / np.sqrt((wide**2).mean(1, keepdims=True) + 1e-6) * weight + bias
     np.testing.assert_allclose(found.reshape(wanted.shape), wanted, rtol=2**-8, atol=2e-6)
     x[1:] = np.nan
-    alone = launch(device, "layer_norm", [device.array(x), *given[1:]], rows, width * group)
+    alone = launch(
+        device, "layer_norm", [device.array(x), *given[1:]], rows, width * group, rows * group, width
+    )
     np.testing.assert_array_equal(alone[0, :width], found[0, :width])
 
 
@@ -55,7 +65,7 @@ def test_patches(device: Device) -> None:
     )
     values = values.reshape(rows, 3 * size)
     given = [device.array(shades), device.array(table), *map(np.int32, (rows, 3 * size, size))]
-    found = launch(device, "patches_of_shades", given, rows, 3 * size)
+    found = launch(device, "patches_of_shades", given, rows, 3 * size, rows)
     np.testing.assert_array_equal(found, widen_bf16(round_bf16(values)))
     given = [device.array(values), *map(np.int32, (rows, 3 * size))]
-    np.testing.assert_array_equal(launch(device, "patches_of_values", given, rows, 3 * size), found)
+    np.testing.assert_array_equal(launch(device, "patches_of_values", given, rows, 3 * size, rows), found)

@@ -75,6 +75,7 @@ _TABLE: dict[str, list[Defines]] = {
     "moe.cu": [{}, {"ROUTER_BF16": 1}],
     "selftest_activation.cu": _each("WIDTH", [8, 1, 2, 4, 16, 32]),
     "selftest_records.cu": _formats(RECORDS),
+    "vision_rows.cu": _each("WIDTH", [1152]),
 }
 SOURCES = sorted(path.name for path in kernels_directory().glob("*.cu"))
 _KERNELS = re.compile(r"^LUCE_KERNEL(?:_RESIDENT|_CLUSTER)?\((\w+)", re.M)

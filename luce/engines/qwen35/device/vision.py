@@ -34,7 +34,7 @@ from luce.engines.qwen35.weights import VisionBlockWeights, VisionWeights
 from luce.engines.seam import PatchImage
 from luce.errors import RequestError
 
-__all__ = ["GRAPHS", "DeviceVision", "vision_arrays", "vision_weight_bytes"]
+__all__ = ["GRAPHS", "DeviceVision", "layer_norm_shared", "vision_arrays", "vision_weight_bytes"]
 
 F32 = npt.NDArray[np.float32]
 
@@ -73,6 +73,11 @@ def vision_weight_bytes(config: VisionConfig) -> int:
     block = [(3 * d, d), (d, d), (config.ffn, d), (d, config.ffn)]
     shapes = [(d, width), *block * config.depth, (merged, merged), (config.out_hidden, merged)]
     return sum(tower_matrix_bytes(rows, depth) for rows, depth in shapes)
+
+
+def layer_norm_shared(width: int) -> int:
+    """Bytes of shared memory of ``layer_norm``."""
+    return WARPS * (width // 8 | 1) * 16
 
 
 def _input_values(rows: int, depth: int) -> int:
@@ -126,7 +131,7 @@ class DeviceVision:
                 compile_all(device, list(tower_kernels(device, self._attention.shape)))
             self._of_shades = device.kernel("vision_rows.cu", "patches_of_shades")
             self._of_values = device.kernel("vision_rows.cu", "patches_of_values")
-            self._layer_norm = device.kernel("vision_rows.cu", "layer_norm")
+            self._layer_norm = device.kernel("vision_rows.cu", "layer_norm", {"WIDTH": config.hidden})
             self._staging = device.pinned(self._arrays["patches"].nbytes, np.uint8)
             self._result = device.pinned(self._arrays["encoded"].shape, np.float32)
             device.synchronize()
@@ -301,18 +306,13 @@ class DeviceVision:
         """The next product's inputs: ``group`` normalised rows side by side in each."""
         rows, width = int(x.shape[0]) // group, int(x.shape[1])
         self._layer_norm(
-            (-(-rows // WARPS), 1, 1),
+            (-(-rows * group // WARPS), 1, 1),
             32 * WARPS,
             [
-                *(
-                    x,
-                    scale,
-                    bias,
-                    np.float32(self.config.layer_norm_eps),
-                    *map(np.int32, (rows, width, group)),
-                ),
+                *(x, scale, bias, np.float32(self.config.layer_norm_eps), *map(np.int32, (rows, group))),
                 *(self._arrays["product inputs"], np.int32(prefill_rows(rows))),
                 np.int32(padded_depth(width * group)),
             ],
+            shared=layer_norm_shared(width),
             early=True,
         )
