@@ -131,6 +131,23 @@ DEVICE u32 xor_and(u32 a, u32 b, u32 c) {
   asm("lop3.b32 %0, %1, %2, %3, 0x28;" : "=r"(r) : "r"(a), "r"(b), "r"(c));
   return r;
 }
+// c + the sum of products of a's and b's bytes.
+DEVICE u32 dot_bytes(u32 a, u32 b, u32 c) {
+  u32 r;
+  asm("dp4a.u32.u32 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(c));
+  return r;
+}
+// One half of x twice; operands of fma_bf16x2 name halves for nothing.
+DEVICE u32 low_twice(u32 x) {
+  u32 r;
+  asm("{.reg .b16 l, h; mov.b32 {l, h}, %1; mov.b32 %0, {l, l};}" : "=r"(r) : "r"(x));
+  return r;
+}
+DEVICE u32 high_twice(u32 x) {
+  u32 r;
+  asm("{.reg .b16 l, h; mov.b32 {l, h}, %1; mov.b32 %0, {h, h};}" : "=r"(r) : "r"(x));
+  return r;
+}
 #if __CUDA_ARCH__ >= 800
 // a * b + c on both bf16 halves, one rounding each.
 DEVICE u32 fma_bf16x2(u32 a, u32 b, u32 c) {

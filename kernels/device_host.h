@@ -195,6 +195,12 @@ DEVICE u32 prmt(u32 a, u32 b, u32 select) {
   }
   return r;
 }
+DEVICE u32 dot_bytes(u32 a, u32 b, u32 c) {
+  for (i32 i = 0; i < 32; i += 8) c += (a >> i & 255u) * (b >> i & 255u);
+  return c;
+}
+DEVICE u32 low_twice(u32 x) { return prmt(x, x, 0x1010u); }
+DEVICE u32 high_twice(u32 x) { return prmt(x, x, 0x3232u); }
 DEVICE u32 and_or(u32 a, u32 b, u32 c) { return (a & b) | c; }
 DEVICE u32 xor_and(u32 a, u32 b, u32 c) { return (a ^ b) & c; }
 DEVICE u32 fma_bf16x2(u32 a, u32 b, u32 c) {

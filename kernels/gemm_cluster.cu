@@ -107,8 +107,8 @@ LUCE_KERNEL_CLUSTER(gemm_cluster, ALL_WARPS * WARP, CTAS, CLUSTER)
   };
   auto records_of = [&](i32 chunk) { return min_(4, records - (from_chunk + chunk) * 4); };
 
-  // shared memory, the same in every CTA of a cluster: rings, activations, sums, partial sums, barriers, counts
-  u8* memory = shared_memory();
+  // shared memory, behind the table of values, the same in every CTA of a cluster: rings, activations, sums, partial sums, barriers, counts
+  u8* memory = shared_memory() + TABLE_BYTES;
   u8* ring = memory + warp * (stages * STAGE_BYTES);
   u8* xs = memory + WARPS * stages * STAGE_BYTES;
   const i32 resident = min_(window * CHUNK_DEPTH, depth) * ROWS * 2;
@@ -165,6 +165,10 @@ LUCE_KERNEL_CLUSTER(gemm_cluster, ALL_WARPS * WARP, CTAS, CLUSTER)
     for (i32 i = 0; i < CLUSTER * slots; i++) merged[i] = 0;
     bar_init_fence();
   }
+#if TABLE
+  make_table();
+  sync_block();
+#endif
   if (!followed) pdl_launch();
 #if NORM
   norm_activations((const f32*)x, scale, eps, norm_width, rows, records, (from_chunk + first_chunk) * 4, width * 4, resident / (2 * ROWS),

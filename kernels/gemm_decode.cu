@@ -83,8 +83,8 @@ LUCE_KERNEL_RESIDENT(gemm_decode, WARPS * WARP, CTAS)
   };
   auto records_of = [&](i32 chunk) { return min_(4, records - (first_chunk + chunk) * 4); };
 
-  // shared memory: rings, activations, sums, partial sums, counters, barriers
-  u8* memory = shared_memory();
+  // shared memory: the table of values, rings, activations, sums, partial sums, counters, barriers
+  u8* memory = shared_memory() + TABLE_BYTES;
   u8* ring = memory + warp * (stages * PIECE_BYTES);
   u8* xs = memory + WARPS * stages * PIECE_BYTES;
   const i32 resident = min_(slice * CHUNK_DEPTH, depth) * ROWS * 2;
@@ -129,6 +129,9 @@ LUCE_KERNEL_RESIDENT(gemm_decode, WARPS * WARP, CTAS)
     for (i32 i = 0; i < slots; i++) counters[i] = merged[i] = 0;
     bar_init_fence();
   }
+#if TABLE
+  make_table();
+#endif
   if (!followed) pdl_launch();
 #if NORM
   norm_activations((const f32*)x, scale, eps, norm_width, rows, records, 0, records, depth, xs, partials);
@@ -156,6 +159,9 @@ LUCE_KERNEL_RESIDENT(gemm_decode, WARPS * WARP, CTAS)
   const u8* my_sums = sums + lane_sums(lane);
   i32 stage = 0;
   u32 phase = 0;
+#if TILES <= 2
+  u32x4 values[2][TILES] = {};
+#endif
   for (i32 i = warp; i < count; i += WARPS) {
     i32 block, chunk;
     unit_at(i, block, chunk);
@@ -179,8 +185,16 @@ LUCE_KERNEL_RESIDENT(gemm_decode, WARPS * WARP, CTAS)
       UNROLL
       for (int quarter = 0; quarter < QUARTERS; quarter++) {
         u32 a[4][4];
+#if TILES <= 2
+        UNROLL
+        for (int pair = 0; pair < 2; pair++) load_activations(values[pair], at_x + (2 * quarter + pair) * (ROWS * ROW_BYTES));
+        load_weights(record, scales, lane, quarter, a);
+        UNROLL
+        for (int pair = 0; pair < 2; pair++) multiply_pair(c, a, pair, values[pair]);
+#else
         load_weights(record, scales, lane, quarter, a);
         multiply(c, a, at_x + quarter * (64 * ROWS * 2));
+#endif
       }
 #if SCALED
       u32x2 b[TILES] = {};

@@ -140,13 +140,13 @@ DEVICE u16 word_of(const Tile& tile, i32 at) {
   const i32 below = part(at, 2), j = part(at, 8), g = at;
   return tile.half(8 * below + g, 32 * j, 0);
 #elif SOURCE == FORMAT_IQ4_XS
-  if (at < 1024) {  // [quarter 4][g 8][t 4][step 4] words of 32 bits: [k half][pair][row half] nibbles
+  if (at < 1024) {  // [quarter 4][g 8][t 4][step 4] words of 32 bits: [k half][row half][pair] nibbles
     const i32 half = part(at, 2), step = part(at, 4), t = part(at, 4), g = part(at, 8), quarter = at;
     u32 word = 0;
     for (i32 below = 0; below < 2; below++)
       for (i32 pair = 0; pair < 2; pair++) {
         u32 code = tile.code(8 * below + g, 64 * quarter + 16 * step + 8 * half + 2 * t + pair);
-        word |= (code >> 1 | (code & 1u) << 3) << (8 * pair + 4 * below);
+        word |= (code >> 1 | (code & 1u) << 3) << (8 * below + 4 * pair);
       }
     return (u16)word;
   }

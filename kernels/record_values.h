@@ -29,11 +29,11 @@ template <int F> DEVICE void decode_pair(const u8* record, i32 n, i32 k, f32 (&o
     out[0] = mul((f32)((i32)(both & 15u) - 8), d);
     out[1] = mul((f32)((i32)(both >> 8 & 15u) - 8), d);
   } else if (F == FORMAT_IQ4_XS) {
-    u32 word = *(const u32*)(record + quarter * 512 + at * 16 + step % 4 * 4) >> (16 * half + 4 * below);
+    u32 word = *(const u32*)(record + quarter * 512 + at * 16 + step % 4 * 4) >> (16 * half + 8 * below);
     u32 scale = record[2048 + g * 16 + block * 2 + below];
     f32 d = mul(f16_to_f32(load_u16(record + 2176 + g * 4 + below * 2)), (f32)((i32)scale - 32));
     for (i32 i = 0; i < 2; i++) {
-      u32 turned = word >> (8 * i) & 15u;  // rotated right by one
+      u32 turned = word >> (4 * i) & 15u;  // rotated right by one
       out[i] = mul(d, (f32)iq4_value((turned << 1 & 15u) | turned >> 3));
     }
   } else {

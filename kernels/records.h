@@ -12,7 +12,7 @@
 //   Q5_K    as Q4_K, with [lane][quarter] words of fifth bits behind the nibbles
 //   Q6_K    nibbles as Q4_K, of which 1 and 3 hold the upper four of six bits, 0 and 2 the lower; [quarter][lane][step 2] words
 //           of the other two; [g][quarter][g, g + 8][step 4] bytes scale + 128; [g] d
-//   IQ4_XS  [quarter][lane][step 4] words of eight codes, rotated (see iq4_rows); scales + 32 and d as in Q4_K and Q6_K
+//   IQ4_XS  [quarter][lane][step 4] words of eight codes, rotated (see iq4_bytes), bytes a0 a1 a2 a3; scales + 32 and d as in Q4_K and Q6_K
 //
 // What the tree takes (kernels/README.md): flat formats (BF16, Q8_0, Q4_0): w = RN_bf16(d q). Scaled ones: w = RN_bf16(sc q), and
 // d stays outside. Their weights come out times 2^-20 and d times 2^20: q enters as the subnormal number q 2^-133, for which a mask
@@ -127,12 +127,12 @@ DEVICE void load_weights(const u8* record, const Scales& s, i32 lane, i32 quarte
   u32x4 q = words4_at(record + quarter * 512 + lane * 16);
   u32 sc = quarter == 0 ? s.sc.x : quarter == 1 ? s.sc.y : quarter == 2 ? s.sc.z : s.sc.w;
   // 128 + sc as bf16, then sc 2^113, of rows g and g + 8 in the first and the second sub-block
-  u32 s0 = fma_bf16x2(prmt(sc, 0x43434343u, 0x4040u), 0x78007800u, 0xfb80fb80u);
-  u32 s1 = fma_bf16x2(prmt(sc, 0x43434343u, 0x4141u), 0x78007800u, 0xfb80fb80u);
+  u32 first = fma_bf16x2(prmt(sc, 0x43434343u, 0x4140u), 0x78007800u, 0xfb80fb80u);
+  u32 s0 = low_twice(first), s1 = high_twice(first);
 #if FORMAT == FORMAT_Q4_K
   // the second sub-block's nibbles stand four bits higher: sc 2^109
-  u32 t0 = fma_bf16x2(prmt(sc, 0x43434343u, 0x4242u), 0x76007600u, 0xf980f980u);
-  u32 t1 = fma_bf16x2(prmt(sc, 0x43434343u, 0x4343u), 0x76007600u, 0xf980f980u);
+  u32 second = fma_bf16x2(prmt(sc, 0x43434343u, 0x4342u), 0x76007600u, 0xf980f980u);
+  u32 t0 = low_twice(second), t1 = high_twice(second);
   UNROLL
   for (int i = 0; i < 4; i++) {
     u32 w = i == 0 ? q.x : i == 1 ? q.y : i == 2 ? q.z : q.w, high = w >> 8;
@@ -143,8 +143,8 @@ DEVICE void load_weights(const u8* record, const Scales& s, i32 lane, i32 quarte
     a[step + 2][2 * half + 1] = fma_fields(high & 0x00f000f0u, t1, NOTHING);
   }
 #else
-  u32 t0 = fma_bf16x2(prmt(sc, 0x43434343u, 0x4242u), 0x78007800u, 0xfb80fb80u);
-  u32 t1 = fma_bf16x2(prmt(sc, 0x43434343u, 0x4343u), 0x78007800u, 0xfb80fb80u);
+  u32 second = fma_bf16x2(prmt(sc, 0x43434343u, 0x4342u), 0x78007800u, 0xfb80fb80u);
+  u32 t0 = low_twice(second), t1 = high_twice(second);
   u32 top = quarter == 0 ? s.top.x : quarter == 1 ? s.top.y : quarter == 2 ? s.top.z : s.top.w;
   UNROLL
   for (int i = 0; i < 4; i++) {
@@ -177,22 +177,23 @@ DEVICE void load_scales(const u8* record, i32 lane, Scales& s) {
   u32x4 first = words4_at(at), second = words4_at(at + 16);
   s.sc[0] = {first.x, first.y}, s.sc[1] = {first.z, first.w}, s.sc[2] = {second.x, second.y}, s.sc[3] = {second.z, second.w};
 }
-// Scale s 2^113 (or 2^111 where the field stands two bits higher) and -32 s 2^-20 of a step, from its byte.
-DEVICE void q6_scale(u32 bytes, int step, u32& s, u32& n) {
-  u32 small = fma_fields(prmt(bytes, 0u, step == 0 ? 0x4040u : step == 1 ? 0x4141u : step == 2 ? 0x4242u : 0x4343u), POWER_127, 0xc000c000u);  // s 2^-6
-  s = fma_bf16x2(small, step < 2 ? 0x7b007b00u : 0x7a007a00u, NOTHING);
+// Scales s 2^113 (or 2^111 where the field stands two bits higher) and -32 s 2^-20 of two steps, from their bytes.
+DEVICE void q6_scales(u32 bytes, int steps, u32& s, u32& n) {
+  u32 small = fma_fields(prmt(bytes, 0u, steps ? 0x4342u : 0x4140u), POWER_127, 0xc000c000u);  // s 2^-6
+  s = fma_bf16x2(small, steps ? 0x7a007a00u : 0x7b007b00u, NOTHING);
   n = fma_bf16x2(small, 0xbb00bb00u, NOTHING);
 }
 DEVICE void load_weights(const u8* record, const Scales& s, i32 lane, i32 quarter, u32 (&a)[4][4]) {
   u32x4 q = words4_at(record + quarter * 512 + lane * 16);
   u32x2 top = words2_at(record + 2048 + quarter * 256 + lane * 8);
+  u32 two[4], less[4];  // row g: steps 0 and 1, 2 and 3; row g + 8
+  UNROLL
+  for (int i = 0; i < 4; i++) q6_scales(i < 2 ? s.sc[quarter].x : s.sc[quarter].y, i & 1, two[i], less[i]);
   UNROLL
   for (int step = 0; step < 2; step++) {
-    u32 s0, n0, s1, n1, t0, m0, t1, m1, high = step ? top.y : top.x;
-    q6_scale(s.sc[quarter].x, step, s0, n0);
-    q6_scale(s.sc[quarter].y, step, s1, n1);
-    q6_scale(s.sc[quarter].x, step + 2, t0, m0);
-    q6_scale(s.sc[quarter].y, step + 2, t1, m1);
+    auto its = [&](u32 both) { return step ? high_twice(both) : low_twice(both); };
+    u32 s0 = its(two[0]), n0 = its(less[0]), t0 = its(two[1]), m0 = its(less[1]), high = step ? top.y : top.x;
+    u32 s1 = its(two[2]), n1 = its(less[2]), t1 = its(two[3]), m1 = its(less[3]);
     UNROLL
     for (int half = 0; half < 2; half++) {
       u32 w = step == 0 ? (half ? q.y : q.x) : (half ? q.w : q.z), w8 = w >> 8;
@@ -209,21 +210,38 @@ DEVICE void load_weights(const u8* record, const Scales& s, i32 lane, i32 quarte
 #define RECORD_BYTES 2208
 struct Scales { u32x4 sc; };
 DEVICE void load_scales(const u8* record, i32 lane, Scales& s) { s.sc = words4_at(record + 2048 + (lane >> 2) * 16); }
-// Values + 128 of the four codes in the low half-word, a byte each: of row g in bytes 0 and 2, of g + 8 in 1 and 3. A code is the index into
+#ifndef TABLE
+#define TABLE 0  // of the eight bytes of two words of codes, how many are looked up in a table in shared memory: by 0, 2, 4, 6 or 8
+#endif
+#define TABLE_BYTES (TABLE ? 32768 : 0)  // at the beginning of shared memory
+#if TABLE
+// For each byte of two codes their values, once for each lane, so that no two lanes ask the same bank: subnormal numbers v 2^-133.
+DEVICE void make_table() {
+  for (i32 i = thread(); i < TABLE_BYTES / 16; i += block_threads()) {
+    u32 word = 0;
+    UNROLL
+    for (i32 pair = 0; pair < 2; pair++) {
+      const u32 code = (u32)i >> (3 + 4 * pair) & 15u;
+      const i32 value = iq4_value((code << 1 & 15u) | code >> 3);
+      word |= (value < 0 ? 0x8000u | (u32)-value : (u32)value) << (16 * pair);
+    }
+    *(u32x4*)(shared_memory() + i * 16) = {word, word, word, word};
+  }
+}
+// Of byte `at` of the codes.
+DEVICE u32 in_table(u32 codes, int at, i32 lane) { return word_at(shared_memory() + dot_bytes(codes, 128u << (8 * at), 4u * (u32)lane)); }
+#endif
+// Values + 128 of the four codes in the low half-word, a byte each. A code is the index into
 // the sorted table, rotated right by one: the top bit says which of two neighbours is meant. Two tables of eight bytes; a
 // selector whose top bit is set makes prmt repeat the byte's sign, and the tables are such that the exclusive or of both looks is the
 // value either way.
-DEVICE void iq4_rows(u32 codes, u32 flipped, u32& upper, u32& lower) {
+DEVICE u32 iq4_bytes(u32 codes, u32 flipped) {
 #if defined(__HIP__) || defined(__HIPCC_RTC__)  // no such mode
   (void)flipped;
   u32 even = prmt(0x6a4f2d01u, 0xd9b59981u, codes & 0x7777u), odd = prmt(0x765d3f18u, 0xf1c5a68du, codes & 0x7777u);
-  u32 bytes = prmt(even, odd, 0x3210u | (codes >> 1 & 0x4444u));
-  upper = bytes & 0x00ff00ffu;
-  lower = bytes >> 8 & 0x00ff00ffu;
+  return prmt(even, odd, 0x3210u | (codes >> 1 & 0x4444u));
 #else
-  u32 one = prmt(0x6a4f2d01u, 0xd9b59981u, codes), other = prmt(0x765d3f18u, 0x0e3a5972u, flipped);
-  upper = xor_and(one, other, 0x00ff00ffu);
-  lower = xor_and(one, other, 0xff00ff00u) >> 8;
+  return prmt(0x6a4f2d01u, 0xd9b59981u, codes) ^ prmt(0x765d3f18u, 0x0e3a5972u, flipped);
 #endif
 }
 DEVICE void load_weights(const u8* record, const Scales& s, i32 lane, i32 quarter, u32 (&a)[4][4]) {
@@ -231,25 +249,35 @@ DEVICE void load_weights(const u8* record, const Scales& s, i32 lane, i32 quarte
   u32 sc = quarter == 0 ? s.sc.x : quarter == 1 ? s.sc.y : quarter == 2 ? s.sc.z : s.sc.w;
   UNROLL
   for (int block = 0; block < 2; block++) {
-    u32 s0 = fma_bf16x2(prmt(sc, 0x43434343u, block ? 0x4242u : 0x4040u), 0x78007800u, 0xfba0fba0u);  // (128 + b - 160) 2^113
-    u32 s1 = fma_bf16x2(prmt(sc, 0x43434343u, block ? 0x4343u : 0x4141u), 0x78007800u, 0xfba0fba0u);
-    u32 n0 = fma_bf16x2(s0, 0x80808080u, NOTHING), n1 = fma_bf16x2(s1, 0x80808080u, NOTHING);  // -128 sc 2^-20
+    u32 both = fma_bf16x2(prmt(sc, 0x43434343u, block ? 0x4342u : 0x4140u), 0x78007800u, 0xfba0fba0u);  // (128 + b - 160) 2^113
+    u32 less = fma_bf16x2(both, 0x80808080u, NOTHING);                                                   // -128 sc 2^-20
+    u32 s0 = low_twice(both), s1 = high_twice(both), n0 = low_twice(less), n1 = high_twice(less);
     UNROLL
     for (int i = 0; i < 2; i++) {
       u32 w = block == 0 ? (i ? q.y : q.x) : (i ? q.w : q.z), flipped = w ^ 0x88888888u;
       UNROLL
       for (int half = 0; half < 2; half++) {
-        u32 upper, lower;
-        if (half) iq4_rows(w >> 16, flipped >> 16, upper, lower);
-        else iq4_rows(w, flipped, upper, lower);
-        a[2 * block + i][2 * half] = fma_fields(upper, s0, n0);
-        a[2 * block + i][2 * half + 1] = fma_fields(lower, s1, n1);
+        u32 (&to)[4] = a[2 * block + i];
+#if TABLE
+        if (4 * i + 2 * half < TABLE) {
+          to[2 * half] = fma_fields(in_table(w, 2 * half, lane), s0, 0);
+          to[2 * half + 1] = fma_fields(in_table(w, 2 * half + 1, lane), s1, 0);
+          continue;
+        }
+#endif
+        u32 bytes = half ? iq4_bytes(w >> 16, flipped >> 16) : iq4_bytes(w, flipped);
+        to[2 * half] = fma_fields(prmt(bytes, 0, 0x4140u), s0, n0);
+        to[2 * half + 1] = fma_fields(prmt(bytes, 0, 0x4342u), s1, n1);
       }
     }
   }
 }
 #else
 #error "FORMAT: no such format of records"
+#endif
+
+#ifndef TABLE_BYTES
+#define TABLE_BYTES 0
 #endif
 
 #if SCALED

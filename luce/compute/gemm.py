@@ -190,6 +190,8 @@ class WeightMatrix:
             "OWN_SUMS": int(own_sums),
             "NORM": 0 if norm is None else self._norm_pieces(rows, plan),
         }
+        if plan.table:
+            defines["TABLE"] = plan.table
         if isinstance(plan, ClusterPlan):
             defines |= {"MERGERS": plan.mergers, "BLOCKS": plan.blocks, "CLUSTER": plan.cluster}
             name, kind = "gemm_cluster", plan.window

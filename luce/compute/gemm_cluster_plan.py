@@ -9,6 +9,7 @@ from luce.compute.packing import RECORD_BYTES, RECORD_DEPTH, ROW_BLOCK
 
 __all__ = [
     "CHUNK_DEPTH",
+    "TABLE_BYTES",
     "ClusterPlan",
     "Form",
     "fit",
@@ -24,6 +25,8 @@ _WITH_MINIMA = ("Q4_K", "Q5_K")
 _SCALED = ("Q4_K", "Q5_K", "Q6_K", "IQ4_XS")
 _RESERVED = 1024
 """Shared memory that the system takes for itself from every CTA."""
+TABLE_BYTES = 32768
+"""Of shared memory: the table of IQ4_XS (kernels/records.h)."""
 _SMALL = 24 << 20
 """Bytes of matrices of which two CTAs stand on a multiprocessor."""
 
@@ -60,6 +63,8 @@ class ClusterPlan:
     """Floats of scratch for slices."""
     counts: int
     """Counters of groups of slices."""
+    table: int = 0
+    """Of eight bytes of codes, how many are looked up in a table in shared memory (IQ4_XS)."""
 
     @property
     def mergers(self) -> int:
@@ -182,6 +187,7 @@ def _forms(name: str, out: int, depth: int, rows: int) -> list[Form]:
         pair = [Form(11, 2, cluster=2, resident=2)] if nbytes < _SMALL else []
         deep = six if name in _SCALED else []
         return [*pair, Form(11, 2, 2, 2), Form(15, 1, 2, 2), Form(23, 1, cluster=2), *deep, *last]
-    whole = [Form(11, 2, 2, 2), Form(15, 2, cluster=2), Form(12, 2, cluster=2), Form(11, 1, 2, 2)]
+    first = [Form(8, 2, 2, 2)] if name == "IQ4_XS" and nbytes >= _SMALL else []
+    whole = [*first, Form(11, 2, 2, 2), Form(15, 2, cluster=2), Form(12, 2, cluster=2), Form(11, 1, 2, 2)]
     deep = [Form(8, 2, 2, 2, slice_chunks=6)] if name == "BF16" else six
     return [*whole, *deep, *last]

@@ -216,7 +216,7 @@ def _write_iq4_xs(fields: Fields) -> U8:
     cells = _fragments(codes).astype(np.uint32)
     words: npt.NDArray[np.uint32] = np.zeros(cells.shape[:5], np.uint32)  # step 16, g, t
     for half, below, pair in np.ndindex(2, 2, 2):
-        words |= cells[..., half, below, pair] << np.uint32(16 * half + 8 * pair + 4 * below)
+        words |= cells[..., half, below, pair] << np.uint32(16 * half + 8 * below + 4 * pair)
     words = words.reshape(*words.shape[:2], 4, 4, 8, 4).transpose(0, 1, 2, 4, 5, 3)
     return _join(words, _of_records(fields.scales, 8), _of_records(fields.d, 1))
 

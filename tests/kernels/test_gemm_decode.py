@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+import attrs
 import numpy as np
 import pytest
 
@@ -11,7 +12,7 @@ from luce.compute import activations
 from luce.compute.bf16 import widen_bf16
 from luce.compute.device import Device
 from luce.compute.gemm import Epilogue, RowNorm, WeightMatrix, scratch_for
-from luce.compute.gemm_cluster_plan import ClusterPlan, Form, launch
+from luce.compute.gemm_cluster_plan import TABLE_BYTES, ClusterPlan, Form, launch
 from luce.compute.gemm_plan import DecodePlan, plan_decode, shared_bytes
 from luce.compute.packing import interleave
 from luce.compute.weight_fields import FORMATS, read_blocks, tree_values
@@ -159,6 +160,23 @@ def test_who_does_the_work_changes_no_bit(device: Device, name: str, bucket: int
     assert error(wanted, exact(name, raw, x)) < 1e-5
     for plan in [*single_variants(name, bucket, 15, depth), *cluster_variants(name, rows, depth, bucket)]:
         np.testing.assert_array_equal(product(matrix, x, bucket, plan=plan), wanted, err_msg=str(plan))
+
+
+@pytest.mark.parametrize("bucket", [1, 16])
+def test_values_from_a_table_have_the_same_bits(device: Device, bucket: int) -> None:
+    """However many of IQ4_XS's values are looked up in shared memory instead of in registers."""
+    depth, rows = 1280, 104
+    raw, x = random_rows("IQ4_XS", rows, depth), rows_of(bucket, depth)
+    matrix = WeightMatrix.load(device, "IQ4_XS", raw, depth)
+    single, cluster = (
+        single_variants("IQ4_XS", bucket, 7, depth)[1],
+        cluster_variants("IQ4_XS", rows, depth, bucket)[-3],
+    )
+    wanted = product(matrix, x, bucket, plan=single)
+    assert error(wanted, exact("IQ4_XS", raw, x)) < 1e-5
+    for plan, table in itertools.product((single, cluster), (2, 4, 6, 8)):
+        tabled = attrs.evolve(plan, table=table, shared=plan.shared + TABLE_BYTES)
+        np.testing.assert_array_equal(product(matrix, x, bucket, plan=tabled), wanted, err_msg=str(tabled))
 
 
 @pytest.mark.parametrize("clusters", [False, True])
