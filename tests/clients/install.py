@@ -105,6 +105,7 @@ GROUPS = {
         Group("node", "openai for Node.js and the AI SDK"),
         Group("aiperf", "aiperf"),
         Group("schemathesis", "schemathesis"),
+        Group("llamacpp", "llama.cpp, as a server beside luce"),
     )
 }
 

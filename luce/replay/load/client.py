@@ -174,6 +174,8 @@ def _take(data: bytes, tally: Tally, outcome: Outcome, received: float) -> None:
         outcome.cached_tokens = (details.cached_tokens or 0) if details is not None else 0
     if any(_said(choice) for choice in chunk.choices):
         tally.piece(outcome, received, trio.current_time())
+    if any(choice.finish_reason for choice in chunk.choices):
+        outcome.finished = received
 
 
 def _said(choice: _Choice) -> bool:

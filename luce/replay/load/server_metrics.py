@@ -19,6 +19,7 @@ AGREES = 0.02
 LOOKS = 10
 LOOK_SECONDS = 0.1
 WHOLE = "vllm:e2e_request_latency_seconds_count"
+PREDICTED = "llamacpp:tokens_predicted"
 
 Values = Mapping[str, float]
 
@@ -77,29 +78,58 @@ async def settled_metrics(target: Target, before: Values | None, tally: Tally) -
 
 
 def compared(before: Values, after: Values, tally: Tally) -> list[Compared]:
-    """What both know, by vLLM's names. Nobody else may have asked the server meanwhile."""
-
-    def grown(name: str) -> float | None:
-        return after[name] - before.get(name, 0.0) if name in after else None
-
-    def mean(name: str) -> float | None:
-        total, count = grown(f"{name}_sum"), grown(f"{name}_count")
-        return total / count if total is not None and count else None
-
-    clients_per_token = tally.decode_seconds / tally.decode_tokens if tally.decode_tokens else None
-    server_per_token = mean("vllm:inter_token_latency_seconds")
-    if server_per_token is None:
-        server_per_token = mean("vllm:time_per_output_token_seconds")
-    pairs = (
-        ("whole answers", "", float(tally.answers), grown(WHOLE)),
-        ("their prompt tokens", "", float(tally.prompt_tokens), grown("vllm:request_prompt_tokens_sum")),
-        ("their output tokens", "", float(tally.output_tokens), grown("vllm:request_generation_tokens_sum")),
-        ("time to first token", "s", tally.first.mean, mean("vllm:time_to_first_token_seconds")),
-        ("time per further token", "s", clients_per_token, server_per_token),
-        ("time of whole answers", "s", tally.latency.mean, mean("vllm:e2e_request_latency_seconds")),
-    )
+    """What both know, by vLLM's names or llama.cpp's. Nobody else may have asked the server meanwhile."""
+    grown = {name: value - before.get(name, 0.0) for name, value in after.items()}
+    pairs = _by_vllm(grown, tally) if WHOLE in grown else _by_llama_cpp(grown, tally)
     return [
         Compared(name, unit, mine, theirs)
         for name, unit, mine, theirs in pairs
         if mine is not None and theirs is not None
     ]
+
+
+_Pair = tuple[str, str, float | None, float | None]
+"""Name, unit, by the clients, by the server."""
+
+
+def _by_vllm(grown: Values, tally: Tally) -> tuple[_Pair, ...]:
+    def mean(name: str) -> float | None:
+        total, count = grown.get(f"{name}_sum"), grown.get(f"{name}_count")
+        return total / count if total is not None and count else None
+
+    server_per_token = mean("vllm:inter_token_latency_seconds")
+    if server_per_token is None:
+        server_per_token = mean("vllm:time_per_output_token_seconds")
+    return (
+        ("whole answers", "", float(tally.answers), grown.get(WHOLE)),
+        ("their prompt tokens", "", float(tally.prompt_tokens), grown.get("vllm:request_prompt_tokens_sum")),
+        (
+            "their output tokens",
+            "",
+            float(tally.output_tokens),
+            grown.get("vllm:request_generation_tokens_sum"),
+        ),
+        ("time to first token", "s", tally.first.mean, mean("vllm:time_to_first_token_seconds")),
+        ("time per further token", "s", _per_token(tally), server_per_token),
+        ("time of whole answers", "s", tally.latency.mean, mean("vllm:e2e_request_latency_seconds")),
+    )
+
+
+def _by_llama_cpp(grown: Values, tally: Tally) -> tuple[_Pair, ...]:
+    """It counts prompts without what was cached, and does not say which answers were whole: nothing is told where
+    others were begun. It has no time that begins with a request's arrival."""
+    if any(tally.endings[begun] for begun in ("left", "failed", "late")):
+        return ()
+    output, seconds = grown.get(f"{PREDICTED}_total"), grown.get(f"{PREDICTED}_seconds_total")
+    further = 0.0 if output is None else output - tally.answers
+    per_token = seconds / further if seconds is not None and further > 0 else None
+    computed = float(tally.prompt_tokens - tally.cached_tokens)
+    return (
+        ("prompt tokens, not cached", "", computed, grown.get("llamacpp:prompt_tokens_total")),
+        ("output tokens", "", float(tally.output_tokens), output),
+        ("time per further token", "s", _per_token(tally), per_token),
+    )
+
+
+def _per_token(tally: Tally) -> float | None:
+    return tally.decode_seconds / tally.decode_tokens if tally.decode_tokens else None

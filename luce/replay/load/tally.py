@@ -36,6 +36,8 @@ class Outcome:
     first: float | None = None
     last: float | None = None
     """When the first and the last piece came."""
+    finished: float | None = None
+    """When the reason of its finish came: with its last token, which may have no text."""
     ended: float | None = None
     choices: int = 1
     prompt_tokens: int = 0
@@ -167,7 +169,8 @@ class Tally:
             setattr(self, name, getattr(self, name) + getattr(outcome, name))
         if outcome.first is not None and outcome.last is not None and outcome.choices == 1:
             tokens = outcome.output_tokens - 1
+            seconds = max(outcome.last, outcome.finished or 0.0) - outcome.first
             if tokens > 0:
-                self.decode_seconds += outcome.last - outcome.first
+                self.decode_seconds += seconds
                 self.decode_tokens += tokens
-                self.per_token.add((outcome.last - outcome.first) / tokens)
+                self.per_token.add(seconds / tokens)
