@@ -69,7 +69,9 @@ def _sent(order: _Order) -> bytes:
 
 if __name__ == "__main__":
     gc.disable()
-    with suppress(OSError):  # where it may, it goes before everybody else, its parent too: it sleeps nearly always
+    with suppress(
+        OSError
+    ):  # where it may, it goes before everybody else, its parent too: it sleeps nearly always
         parents = os.sched_getparam(0).sched_priority
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(parents + 1))
     with suppress(ConnectionError):  # nobody is there to be told
