@@ -1,10 +1,12 @@
 """Every service that a test runs, here or by `luce serve`, is recorded as `--trace` does, and its trace is checked.
 
 Once the test is over, each of its traces is stepped again by the charts (`luce replay check`), and luce's actors are
-led along it (`luce replay run`), in the folders of :data:`LED`, which must do the same. The second takes as long as
-the test did, so it ends behind
+led along it (`luce replay run`), which must do the same. The second takes as long as the test did, so it ends behind
 :data:`MOST` records; with ``LUCE_TEST_RUN=all`` it goes to the end of each (`make test-traces`), and with ``none``
-nothing is recorded at all. Where a test has a policy of its own, that one decides again.
+nothing is recorded at all. Where a test has a policy of its own, that one decides again, or the trace, if it depends on
+more than it was given.
+
+What is not led is counted, with its reason; the counts stand at the end of what pytest says.
 
 A test that makes its own recorder, or says ``@pytest.mark.unrecorded``, is left alone. Of a test that says
 ``@pytest.mark.independent(STEPS)``, so many steps of each trace are asked of python-statemachine too.
@@ -31,8 +33,6 @@ if TYPE_CHECKING:
 
 MOST = 4000
 """Records of each trace that actors are led along, unless all are wanted."""
-LED = ("tests/actors/", "tests/sim/", "tests/replay/")
-"""Tests whose traces actors are led along, unless all are wanted."""
 WANTED = os.environ.get("LUCE_TEST_RUN", "some")
 """'some', 'all', or 'none': nothing is recorded."""
 TWICE = "it starts, and has started before"
@@ -135,20 +135,19 @@ class Suite:
             self.counts["steps checked by python-statemachine"] += voice.checked
         if parted is not None and parted.record.machine == "request" and parted.why == TWICE:
             self.counts["no further, for two requests of one id"] += 1
-            return
-        if parted is not None:
+            del kept[_last_arrival(kept) :]
+        elif parted is not None:
             yield f"luce replay check: {parted}"
             return
-        if WANTED != "all" and not test.startswith(LED):
-            return
-        if isinstance(
+        told = isinstance(
             policy, ParkingPolicy
-        ):  # is told from outside which request to watch; no trace holds that
-            self.counts["not run, their policy is told things"] += 1
-            return
+        )  # from outside, which request it is about; no trace holds that
+        if told:
+            self.counts["traces run with their own plans"] += 1
         logging.disable(logging.CRITICAL)  # what failed then fails again, and was logged then
         try:
-            found = drive(header, script_of(kept), kept, policy if header.policy else None)
+            theirs = policy if header.policy and not told else None
+            found = drive(header, script_of(kept), kept, theirs, recorded_plans=told)
         except ConfigError as error:
             yield f"luce replay run: {error}"
             return
@@ -158,6 +157,18 @@ class Suite:
             yield f"luce replay run: {found.parted}"
         self.counts["traces run" if found.records == checker.checked else "traces run in part"] += 1
         self.counts["records run"] += found.records
+
+
+def _last_arrival(items: list[Item]) -> int:
+    """Its place. A trace of requests has one."""
+    from luce.trace.reader import FileStart
+    from luce.trace.schema import Arrival
+
+    return max(
+        at
+        for at, item in enumerate(items)
+        if not isinstance(item, FileStart) and isinstance(item[2], Arrival)
+    )
 
 
 def _keeping(items: Iterable[Item], kept: list[Item]) -> Iterator[Item]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
 
 from luce.cli.flags import ConfigFlags
 from luce.cli.main import EXIT_FAILED
@@ -16,7 +18,7 @@ from luce.trace.events import EventRecord
 from luce.trace.reader import FileStart, read_header, read_trace, trace_paths
 
 if TYPE_CHECKING:
-    from luce.replay.redrive.driver import Parted
+    from luce.replay.redrive.outcome import Parted
 
 __all__ = ["run"]
 
@@ -25,6 +27,9 @@ def run(
     trace: OneTrace,
     /,
     *,
+    recorded_plans: Annotated[
+        bool, Parameter(negative="", help="Let the trace decide, and compare what actors make of its plans.")
+    ] = False,
     config: ConfigFlags = ConfigFlags(),  # noqa: B008 - frozen
 ) -> int:
     """Drive luce's actors along a trace, on a device that gives the recorded results, and compare all that they do.
@@ -39,7 +44,7 @@ def run(
     script = script_of(read_trace(paths, warnings))
     logging.disable(logging.CRITICAL)  # what failed then fails again, and was logged then
     try:
-        found = drive(first.header, script, read_trace(paths))
+        found = drive(first.header, script, read_trace(paths), recorded_plans=recorded_plans)
     finally:
         logging.disable(logging.NOTSET)
     for line in warnings:

@@ -16,7 +16,8 @@ from luce.actors import prefix_cache
 from luce.cli.main import _run as cli
 from luce.engines.fake.engine import FakeEngine, Mode, deepseek_capabilities, fake_capabilities
 from luce.errors import ConfigError, TraceFileError
-from luce.replay.redrive.driver import Redrive, drive
+from luce.replay.redrive.driver import drive
+from luce.replay.redrive.outcome import Redrive
 from luce.replay.redrive.script import script_of
 from luce.scheduling import plan as policy
 from luce.scheduling.state import Decision, LoopState
@@ -26,7 +27,7 @@ from luce.trace.reader import FileStart, Item, read_header, read_trace, trace_pa
 from luce.trace.schema import Alike, Arrival, Gap, Landed, Launched, Planned
 from tests.actors.harness import ask, read, read_all, serving
 from tests.actors.test_prefix_cache import next_turn
-from tests.sim import simulator
+from tests.sim import simulator, watch
 from tests.sim.crowd import BROKEN, serve_crowd
 from tests.sim.simulator import Faults, simulate
 from tests.sim.test_mixed_traffic import OPTIONS, TIMES, mixed
@@ -269,6 +270,38 @@ def test_another_cache_parts_at_the_entry(crowd: Path, monkeypatch: pytest.Monke
     assert parted is not None and parted.expected is not None
 
 
+def test_the_trace_may_decide(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Another policy decided there: parks, copies and blocks are as it made them."""
+    with monkeypatch.context() as then:
+        then.setattr(watch, "plan", one_row_less(policy.plan))
+        serve_crowd(5, 60, depth=2, trace=tmp_path)
+    assert cli(["replay", "run", str(tmp_path)]) == 1
+    capsys.readouterr()
+    assert cli(["replay", "run", str(tmp_path), "--recorded-plans"]) == 0
+    assert capsys.readouterr().out.endswith("launches: the actors do the same\n")
+
+
+def test_what_actors_make_of_recorded_plans_is_compared(crowd: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = prefix_cache.capture_points
+    monkeypatch.setattr(prefix_cache, "capture_points", lambda *args, **more: real(*args, **more)[1:])
+    items = items_of(crowd)
+    parted = drive(items[0].header, script_of(items), items, recorded_plans=True).parted  # type: ignore[union-attr]
+    assert parted is not None and parted.expected is not None
+
+
+def test_recorded_plans_of_a_trace_that_breaks_off(tmp_path: Path) -> None:
+    """Where it says no more, nothing is planned."""
+    serve_crowd(5, 60, depth=2, trace=tmp_path)
+    items = items_of(tmp_path)
+    at = record(items, "loop", "plan.rows", 40)
+    for end in range(at, at + 60):
+        some = items[: end + 1]
+        found = drive(some[0].header, script_of(some), some, recorded_plans=True)  # type: ignore[union-attr]
+        assert found.parted is None and found.plans > 30, some[-1]
+
+
 Change = Callable[[list[Item]], int]
 """Changes a trace in place; the number of the record at which that must show, at the latest."""
 
@@ -392,6 +425,7 @@ def test_refusals(tmp_path: Path, crowd: Path) -> None:
         ConfigError, match=r"^TRACE: its server was a test's, with a policy of its own \(parks\)"
     ):
         drive(msgspec.structs.replace(head, policy="parks"), script, [])
+    drive(msgspec.structs.replace(head, policy="parks"), script, [], recorded_plans=True)
     with pytest.raises(ConfigError, match=r"^TRACE: its header does not say what its server was: "):
         drive(header(), script, [])
     (tmp_path / "gap").mkdir()

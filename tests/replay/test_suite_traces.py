@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import trio
 
+from luce.demo.matrix.parking import ParkingPolicy
 from luce.engines.fake.engine import FakeEngine, Mode, fake_capabilities
 from luce.scheduling import plan as policy
 from luce.trace.recorder import Recorder
@@ -14,7 +16,7 @@ from tests.actors.harness import ask, make_service, read_all, serving
 from tests.replay.test_redrive import one_row_less
 from tests.sim.crowd import serve_crowd
 from tests.suite_traces import Suite, suite
-from tests.trace.recording import records_of, written
+from tests.trace.recording import StepRecorder, records_of, written
 
 
 @pytest.mark.trio
@@ -48,6 +50,11 @@ def test_what_is_wrong_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         other.setattr("luce.replay.redrive.driver.plan", one_row_less(policy.plan))
         (fault,) = judge.faults(tmp_path / "good", "tests/sim/mine")
     assert fault.startswith("tests/sim/mine: luce replay run: Parted(why='something else happens'")
+    assert judge.counts["traces run with their own plans"] == 0
+    with monkeypatch.context() as other:
+        other.setattr("luce.replay.redrive.driver.plan", one_row_less(policy.plan))
+        assert judge.faults(tmp_path / "good", "tests/sim/mine", ParkingPolicy()) == []
+    assert judge.counts["traces run with their own plans"] == 1
 
     records = records_of(tmp_path / "good")
     at = next(at for at, one in enumerate(records) if one.event == "token")
@@ -59,16 +66,15 @@ def test_what_is_wrong_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     )
 
 
-def test_two_requests_of_one_id_at_once_are_left_alone(tmp_path: Path) -> None:
+@pytest.mark.trio
+async def test_two_requests_of_one_id_at_once(tmp_path: Path) -> None:
     """Such a trace is judged up to there. It takes a test that names its requests itself."""
-    serve_crowd(5, 20, depth=1, trace=tmp_path / "good")
-    records = records_of(tmp_path / "good")
-    at = next(at for at, one in enumerate(records) if one.event == "token")
-    first = next(
-        one for one in records if (one.machine, one.id, one.event) == ("request", records[at].id, "(start)")
-    )
-    records[at] = first._replace(seq=records[at].seq, t=records[at].t)
-    written(tmp_path / "twice", records)
+    engine = FakeEngine(fake_capabilities(), mode=Mode.INLINE)
+    async with serving(engine, recorder=StepRecorder(tmp_path)) as service:
+        await read_all(service, [ask(2)])
+        before = service.events.next_number
+        await read_all(service, [ask(1), ask(1)])
     judge = Suite(tmp_path)
-    assert judge.faults(tmp_path / "twice", "tests/sim/mine") == []
-    assert judge.counts["no further, for two requests of one id"] == 1
+    assert await trio.to_thread.run_sync(judge.faults, tmp_path, "tests/sim/mine") == []
+    assert judge.counts["no further, for two requests of one id"] == judge.counts["traces run in part"] == 1
+    assert before - 5 < judge.counts["records run"] <= judge.counts["records checked"] < before + 10

@@ -12,7 +12,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
-import attrs
 import trio
 from trio.testing import wait_all_tasks_blocked
 
@@ -28,6 +27,8 @@ from luce.replay.redrive.arrivals import submissions_of
 from luce.replay.redrive.clock import TraceClock
 from luce.replay.redrive.deeds import Deed, Who, said, told
 from luce.replay.redrive.gates import GatedMailbox, GatedTurn
+from luce.replay.redrive.outcome import EndError, Parted, PartError, Redrive
+from luce.replay.redrive.plans import RecordedPlans
 from luce.replay.redrive.script import Script
 from luce.replay.redrive.settings import settings_of
 from luce.replay.redrive.world import (
@@ -44,7 +45,7 @@ from luce.trace.events import EventReader, EventRecord
 from luce.trace.reader import FileStart, Item
 from luce.trace.schema import Arrival, Encoded, Failed, Header, Landed, Planned
 
-__all__ = ["Parted", "Redrive", "drive"]
+__all__ = ["drive"]
 
 PASSIVE: Final = frozenset({"block", "prefix_entry", "memory"})
 """What stands before the record that it is part of: what the loop does while it handles a message or plans."""
@@ -55,49 +56,37 @@ _CLIENT: Final = frozenset({"cancel", "client.full", "client.drained"})
 _IGNORED: Final = ("fault", "load.failed")
 
 
-@attrs.frozen
-class Parted:
-    """Where this run and the trace part."""
-
-    why: str
-    expected: Item | None
-    """None: the trace has no more."""
-    found: str | None
-    """What the same machine did instead, if anything."""
-
-
-@attrs.define
-class Redrive:
-    records: int = 0
-    plans: int = 0
-    launches: int = 0
-    parted: Parted | None = None
-
-
-class _PartError(Exception):
-    """The run cannot go on along the trace."""
-
-
-class _EndError(Exception):
-    """The trace breaks off before it says what would be needed for the last of its records."""
-
-
-def drive(header: Header, script: Script, items: Iterable[Item], policy: Policy | None = None) -> Redrive:
+def drive(
+    header: Header,
+    script: Script,
+    items: Iterable[Item],
+    policy: Policy | None = None,
+    *,
+    recorded_plans: bool = False,
+) -> Redrive:
     """Go through a trace from its server's start.
 
     Args:
         script: of the same trace.
         policy: what decides; None: luce's, if that decided in the trace's server.
+        recorded_plans: the trace decides, and no policy: what actors make of its plans is compared.
 
     Raises:
         ConfigError: its header does not say what its server was, or it lacks what would be needed.
         TraceFileError: it cannot be read.
     """
-    options, capabilities = settings_of(header, other_policy=policy is not None)
+    options, capabilities = settings_of(header, other_policy=policy is not None or recorded_plans)
     redrive = Redrive()
     clock = TraceClock()
     driver = functools.partial(
-        _Driver, redrive, options, capabilities, script, iter(items), clock, policy or plan
+        _Driver,
+        redrive,
+        options,
+        capabilities,
+        script,
+        iter(items),
+        clock,
+        None if recorded_plans else policy or plan,
     )
     trio.run(_main, driver, clock=clock)
     return redrive
@@ -128,7 +117,7 @@ class _Driver:
         script: Script,
         items: Iterator[Item],
         clock: TraceClock,
-        policy: Policy,
+        policy: Policy | None,
     ) -> None:
         self.redrive = redrive
         self.due: Item | None = None
@@ -159,7 +148,7 @@ class _Driver:
             model,
             options,
             self._encode,
-            policy,
+            policy or RecordedPlans(redrive, self._rest),
             free_memory=recorded_memory(script.memory),
             outside=Outside(self._turn, self._timers, self._masks),
         )
@@ -190,9 +179,9 @@ class _Driver:
                 if not self._done.get(who):
                     await self._bring_about(item)
                 self._compare(who, what)
-            except _EndError:
+            except EndError:
                 return
-            except _PartError as error:
+            except PartError as error:
                 found = self._done.get(who)
                 self.redrive.parted = Parted(str(error), item, said(found[0]) if found else None)
                 return
@@ -217,15 +206,21 @@ class _Driver:
             self._ahead.append(item)
             yield item
 
+    def _rest(self) -> Iterator[Item]:
+        """What is due, and what comes behind it."""
+        if self.due is not None:
+            yield self.due
+        yield from self._following()
+
     def _waiting(self) -> list[Deed]:
         return [one for waiting in self._done.values() for one in waiting]
 
     def _compare(self, who: Who, what: Any) -> None:
         found = self._done.get(who)
         if not found:
-            raise _PartError("it does not happen")
+            raise PartError("it does not happen")
         if found[0][1] != what:
-            raise _PartError("something else happens")
+            raise PartError("something else happens")
         found.popleft()
         if not found:
             del self._done[who]
@@ -281,7 +276,7 @@ class _Driver:
         raise self._broken_off("nothing in the trace does it")
 
     def _broken_off(self, why: str) -> Exception:
-        return _PartError(why) if self._script.whole else _EndError(why)
+        return PartError(why) if self._script.whole else EndError(why)
 
     def _make(self, detail: object) -> None:
         if isinstance(detail, Arrival):
@@ -290,10 +285,10 @@ class _Driver:
             self._end_turn()
         elif isinstance(detail, Encoded):
             if self._encode.digest != detail.digest:
-                raise _PartError("the encoder has another picture, or none")
+                raise PartError("the encoder has another picture, or none")
             self._encode.finish(detail)
         else:
-            raise _PartError("it does not happen")
+            raise PartError("it does not happen")
 
     def _let(self, record: EventRecord) -> None:
         machine, event = record.machine, record.event
@@ -309,17 +304,17 @@ class _Driver:
             request = self._requests[str(record.id)]
             self._deliver(request.mailbox, event, request.order, request)  # type: ignore[arg-type]
         else:
-            raise _PartError("there is no such machine")
+            raise PartError("there is no such machine")
 
     def _tell_server(self, event: str) -> None:
         if event == "drain":
             self.service.drain()
         elif not (event in _TIMERS and self._timers.fire("server", event)):
-            raise _PartError("nothing sets it off")
+            raise PartError("nothing sets it off")
 
     def _end_turn(self) -> None:
         if not self._turn.waits or self._turn.pending:
-            raise _PartError("the loop is somewhere else")
+            raise PartError("the loop is somewhere else")
         self._turn.allow()
 
     def _land(self) -> None:
@@ -338,9 +333,9 @@ class _Driver:
             if landed is None:
                 raise self._broken_off("the trace has no results of it")
         if landed is None:
-            raise _PartError("the trace has no results of it")
+            raise PartError("the trace has no results of it")
         if self._device.next_number != landed.number:
-            raise _PartError(f"step {landed.number} is not the next one in flight here")
+            raise PartError(f"step {landed.number} is not the next one in flight here")
         self._device.land(landed, failures)
 
     def _deliver(
@@ -350,7 +345,7 @@ class _Driver:
         waiting = mail.next
         if waiting is None or waiting.event != event:
             if not self._from_outside(mail, event, owner, request):
-                raise _PartError(
+                raise PartError(
                     "nobody has said so" if waiting is None else f"{waiting.event!r} is said to it first"
                 )
             mail.last_goes_first()
@@ -384,7 +379,7 @@ class _Driver:
         try:
             submissions = submissions_of(arrivals, self._script)
         except ValueError as error:
-            raise _PartError(f"request {first.id}: {error}") from None
+            raise PartError(f"request {first.id}: {error}") from None
         orders = len(self.service.requests)
         self.service.submit_all(submissions, first.arrived)
         assert len(self.service.requests) == orders + len(submissions)

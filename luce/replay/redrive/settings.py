@@ -17,7 +17,7 @@ def settings_of(header: Header, *, other_policy: bool = False) -> tuple[ServiceO
     """Its options, with room for whatever the trace says was taken in, and what its engine declared.
 
     Args:
-        other_policy: another policy than luce's is to decide.
+        other_policy: another policy than luce's is to decide, or the trace.
 
     Raises:
         ConfigError: the header does not say it, or the trace lacks what actors would need.
@@ -29,7 +29,8 @@ def settings_of(header: Header, *, other_policy: bool = False) -> tuple[ServiceO
         raise ConfigError(f"its header does not say what its server was: {error}", flag="TRACE") from None
     if header.policy and not other_policy:
         raise ConfigError(
-            f"its server was a test's, with a policy of its own ({header.policy}): luce's would decide otherwise",
+            f"its server was a test's, with a policy of its own ({header.policy}): luce's would decide otherwise; "
+            "with --recorded-plans the trace decides",
             flag="TRACE",
         )
     if capabilities.snapshots and options.prefix_bytes != 0 and not (header.content or header.prefixes):
