@@ -1,5 +1,5 @@
 // Rows of the vision tower that no product writes, as activations in the prefill layout, without sums: patches out of shades or
-// numbers, and rows that are normalised.
+// numbers, and rows that are normalised; and the positions in front of the first product.
 #include "activation.h"
 
 #define WARPS 8
@@ -49,6 +49,33 @@ LUCE_KERNEL(patches_of_values, 32 * WARPS)(const f32* values, i32 rows, i32 widt
   }
 }
 LUCE_EXPORT(patches_of_values)
+
+// Positions of a picture's patches: rows of the learned table f32 [places][width], of each patch four (corners i32 [rows][4]) by their
+// shares (f32 [rows][4]), one after the other as luce.engines.qwen35.vision.position_rows adds them; width a multiple of 4. A warp
+// takes a row: grid (rows / 8), 256 threads.
+LUCE_KERNEL(positions, 32 * WARPS)(const f32* RESTRICT table, const i32* corners, const f32* shares, i32 rows, i32 width, f32* out) {
+  pdl_wait();
+  pdl_launch();
+  i32 row = block_x() * WARPS + warp();
+  if (row >= rows) return;
+  const f32* from[4];
+  f32 share[4];
+  UNROLL for (i32 c = 0; c < 4; c++) {
+    from[c] = table + (i64)corners[row * 4 + c] * width;
+    share[c] = shares[row * 4 + c];
+  }
+  for (i32 k = 4 * lane(); k < width; k += 4 * WARP) {
+    f32x4 v = *(const f32x4*)(from[0] + k);
+    f32x4 sum = {mul(v.x, share[0]), mul(v.y, share[0]), mul(v.z, share[0]), mul(v.w, share[0])};
+    UNROLL for (i32 c = 1; c < 4; c++) {
+      v = *(const f32x4*)(from[c] + k);
+      sum = {add(sum.x, mul(v.x, share[c])), add(sum.y, mul(v.y, share[c])), add(sum.z, mul(v.z, share[c])),
+             add(sum.w, mul(v.w, share[c]))};
+    }
+    *(f32x4*)(out + (i64)row * width + k) = sum;
+  }
+}
+LUCE_EXPORT(positions)
 
 // LayerNorm of rows x f32 [rows * group][WIDTH], `group` of them side by side in a row of the output (the merger's 2 x 2
 // patches), zeros behind them. A warp takes a row of x and keeps it: grid (rows * group / 8), 256 threads, shared bytes

@@ -91,10 +91,10 @@ def head_lines(report: Report) -> list[str]:
     speeds, memory = report.speeds, report.memory
     taken = []
     if memory:
-        planned, left, gone = memory["planned"], memory.get("reserved", 0), memory["taken"]
+        planned, gone = memory["planned"], memory["taken"]
         taken = [
-            f"takes {gone / 1e9:,.4g} GB of the GPU's memory, {100 * (gone / (planned + left) - 1):+.2f} % beside the "
-            f"plan: {planned / 1e9:,.4g} for arrays, {left / 1e9:.3g} left to kernels"
+            f"takes {gone / 1e9:,.4g} GB of the GPU's memory, {100 * (gone / planned - 1):+.2f} % beside the "
+            f"{planned / 1e9:,.4g} planned"
         ]
     return [
         f"{report.model}, weights in {report.weights}: {report.weight_bytes / 1e9:,.3g} GB",

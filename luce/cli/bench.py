@@ -22,7 +22,7 @@ from luce.cli.shapes import Form, Shape
 from luce.compute.host_memory import spare_what_stays, use_one_heap
 from luce.engines.choose_device import choose_device
 from luce.engines.load_model import LoadOptions, OpenedModel, demo_model, open_model
-from luce.engines.qwen35.device.budget import RESERVED, RoomError
+from luce.engines.qwen35.device.budget import RoomError
 from luce.engines.synthetic_model import open_synthetic
 from luce.errors import ConfigError
 
@@ -191,7 +191,7 @@ def _measure(
     memory = {}
     if gpu is not None:
         planned = sum(spec.nbytes for spec in opened.plan.arrays)
-        memory = {"planned": planned, "reserved": RESERVED, "taken": free - gpu.free_bytes()}
+        memory = {"planned": planned, "taken": free - gpu.free_bytes()}
     startup = {"load": time.perf_counter() - started}
     spare_what_stays()
 

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from luce.compute.device import SCALARS
 from luce.compute.kernel_sources import Defines, kernels_directory, module_key, source_path
+from luce.compute.room import Room
 from luce.errors import ConfigError, DeviceError
 from luce.paused_collector import paused_collector
 
@@ -190,6 +191,24 @@ class CupyDevice:
             return self.cupy.empty(shape, dtype)
         except self.cupy.cuda.memory.OutOfMemoryError as error:
             raise DeviceError(f"the GPU's memory is used up: {error}") from None
+
+    @contextlib.contextmanager
+    def room(self, num_bytes: int) -> Iterator[None]:
+        cuda = self.cupy.cuda
+        pool = self.cupy.get_default_memory_pool()
+        try:
+            memory = cuda.Memory(num_bytes)
+        except (cuda.memory.OutOfMemoryError, cuda.runtime.CUDARuntimeError) as error:
+            raise DeviceError(f"the GPU has no {num_bytes:,} bytes of memory: {error}") from None
+        room = Room(cuda.MemoryPointer(memory, 0), num_bytes, pool.malloc)
+        with cuda.using_allocator(room.take):
+            yield
+        self.synchronize()
+        pool.free_all_blocks()
+
+    def passing(self, shape: int | tuple[int, ...], dtype: npt.DTypeLike) -> Any:
+        with self.cupy.cuda.using_allocator(self.cupy.get_default_memory_pool().malloc):
+            return self.empty(shape, dtype)
 
     def zeros(self, shape: int | tuple[int, ...], dtype: npt.DTypeLike) -> Any:
         made = self.empty(shape, dtype)

@@ -119,6 +119,16 @@ class Device(Protocol):
 
     def zeros(self, shape: int | tuple[int, ...], dtype: npt.DTypeLike) -> Array: ...
 
+    def room(self, num_bytes: int) -> AbstractContextManager[None]:
+        """Allocate so many bytes at once; the arrays that this thread makes meanwhile come from them, and stay.
+
+        Raises:
+            DeviceError: there is not enough memory.
+        """
+
+    def passing(self, shape: int | tuple[int, ...], dtype: npt.DTypeLike) -> Array:
+        """As :meth:`empty`, for what is given back soon: it comes from no :meth:`room`."""
+
     def array(self, host: Host) -> Array:
         """A copy on the device, there when this returns."""
 

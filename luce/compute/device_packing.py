@@ -51,7 +51,7 @@ def pack_into(
     each = ROW_BLOCK if other_rows is None else ROW_BLOCK // 2
     blocks, records, record_bytes = to.shape
     at_once = max(1, PIECE_BYTES // (ROW_BLOCK * size))
-    staged = device.empty((2, min(at_once, blocks) * each * size), np.uint8)
+    staged = device.passing((2, min(at_once, blocks) * each * size), np.uint8)
     for first in range(0, blocks, at_once):
         count = min(at_once, blocks - first)
         pieces: list[Array | None] = [None, None]

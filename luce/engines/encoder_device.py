@@ -5,19 +5,18 @@ from __future__ import annotations
 import attrs
 
 from luce.compute.device import Device
+from luce.compute.room import room_bytes
 from luce.engines.choose_device import AUTO, CPU, choose_device, gpu_number
 from luce.engines.qwen35.config import VisionConfig
 from luce.engines.qwen35.device.budget import RESERVED
 from luce.engines.qwen35.device.products import few_rows, many_rows
-from luce.engines.qwen35.device.vision import vision_arrays, vision_weight_bytes
+from luce.engines.qwen35.device.vision import vision_arrays, vision_weight_arrays
 from luce.engines.qwen35.memory import format_bytes
 from luce.errors import ConfigError
 
 __all__ = ["FLAG", "Encoder", "check_encoder_room", "choose_encoder", "encodes_pictures", "vision_bytes"]
 
 FLAG = "--encoder-device"
-VISION_ROOM = 64 << 20
-"""For vectors, tables and the scratch of products of the vision tower."""
 
 
 @attrs.frozen(eq=False)
@@ -37,8 +36,8 @@ def encodes_pictures(device: Device) -> bool:
 
 def vision_bytes(config: VisionConfig, patches: int) -> int:
     """What the vision tower takes of a device's memory for pictures of up to so many patches."""
-    arrays = sum(spec.nbytes for spec in vision_arrays(config, patches))
-    return arrays + vision_weight_bytes(config) + VISION_ROOM
+    specs = (*vision_weight_arrays(config), *vision_arrays(config, patches))
+    return room_bytes(spec.nbytes for spec in specs)
 
 
 def choose_encoder(wanted: str | None, text: str, vision: VisionConfig | None) -> Encoder | None:

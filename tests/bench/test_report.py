@@ -52,10 +52,8 @@ def test_lines_name_the_limit_and_what_it_comes_from() -> None:
 def test_what_a_gpu_gave_is_told_beside_the_plan() -> None:
     made = report()
     assert len(head_lines(made)) == 2
-    made.memory = {"planned": 19_200_000_000, "reserved": 800_000_000, "taken": 20_050_000_000}
-    assert head_lines(made)[2] == (
-        "takes 20.05 GB of the GPU's memory, +0.25 % beside the plan: 19.2 for arrays, 0.8 left to kernels"
-    )
+    made.memory = {"planned": 20_000_000_000, "taken": 20_050_000_000}
+    assert head_lines(made)[2] == ("takes 20.05 GB of the GPU's memory, +0.25 % beside the 20 planned")
 
 
 def test_a_report_comes_back_from_its_json(tmp_path: Path) -> None:

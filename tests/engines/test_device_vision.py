@@ -6,12 +6,14 @@ import numpy as np
 import pytest
 
 from luce.compute.device import Device
+from luce.compute.room import room_bytes
 from luce.engines.qwen35.config import VisionConfig
-from luce.engines.qwen35.device.vision import GRAPHS, DeviceVision, vision_arrays, vision_weight_bytes
+from luce.engines.qwen35.device.vision import GRAPHS, DeviceVision, vision_arrays, vision_weight_arrays
 from luce.engines.qwen35.vision import VisionTower
 from luce.engines.qwen35.weights import VisionBlockWeights, VisionWeights
 from luce.engines.seam import PatchImage
 from luce.errors import RequestError
+from tests.engines.device.rooms import watch_rooms
 from tests.kernels.conftest import device as device
 
 CONFIG = VisionConfig(
@@ -112,8 +114,12 @@ def test_what_does_not_fit_is_refused(tower: DeviceVision) -> None:
         tower(PatchImage(np.zeros((9, 192), np.float32), (3, 3), b"", 2))
 
 
-def test_the_plan_counts_what_is_allocated(tower: DeviceVision) -> None:
-    arrays = tower._arrays
+def test_the_plan_is_what_is_allocated(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    rooms = watch_rooms(device, monkeypatch)
+    tower = DeviceVision(device, CONFIG, weights(CONFIG), 160)
+    ((size, taken),) = rooms
     for spec in vision_arrays(CONFIG, 160):
-        assert arrays[spec.name].nbytes == spec.nbytes
-    assert vision_weight_bytes(CONFIG) == sum(matrix.nbytes for matrix in tower._matrices())
+        assert tower._arrays[spec.name].nbytes == spec.nbytes
+    planned = [spec.nbytes for spec in (*vision_weight_arrays(CONFIG), *vision_arrays(CONFIG, 160))]
+    assert sorted(taken[:-1]) == sorted(planned)  # the last one tells the attention kernel's sizes
+    assert taken[-1] < 64 and room_bytes(taken) >= size >= room_bytes(taken[:-1])

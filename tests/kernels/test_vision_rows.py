@@ -12,6 +12,7 @@ from luce.compute import activations
 from luce.compute.bf16 import round_bf16, widen_bf16
 from luce.compute.device import Device
 from luce.engines.qwen35.device.vision import layer_norm_shared
+from luce.engines.qwen35.vision import position_corners, position_rows
 
 
 def launch(
@@ -69,3 +70,18 @@ def test_patches(device: Device) -> None:
     np.testing.assert_array_equal(found, widen_bf16(round_bf16(values)))
     given = [device.array(values), *map(np.int32, (rows, 3 * size))]
     np.testing.assert_array_equal(launch(device, "patches_of_values", given, rows, 3 * size, rows), found)
+
+
+@pytest.mark.parametrize(("side", "grid", "width"), [(48, (6, 10), 1152), (6, (6, 6), 40), (5, (2, 14), 132)])
+def test_positions_are_numpys(device: Device, side: int, grid: tuple[int, int], width: int) -> None:
+    """Bit for bit."""
+    rng = np.random.default_rng(side)
+    table = rng.standard_normal((side * side, width)).astype(np.float32)
+    corners, shares = position_corners(side, grid, 2)
+    rows = len(corners)
+    out = device.array(np.full((rows + 1, width), np.nan, np.float32))
+    given = [*map(device.array, (table, corners.astype(np.int32), shares)), np.int32(rows), np.int32(width)]
+    device.kernel("vision_rows.cu", "positions")((-(-rows // 8), 1, 1), 256, [*given, out])
+    found = device.numpy(out)
+    assert np.isnan(found[rows]).all()
+    np.testing.assert_array_equal(found[:rows], position_rows(table, side, grid, 2))

@@ -23,7 +23,7 @@ from luce.engines.qwen35.weights import VisionBlockWeights, VisionWeights
 from luce.engines.seam import PatchImage
 from luce.errors import RequestError
 
-__all__ = ["VisionTower", "merge_order", "position_rows", "rotation"]
+__all__ = ["VisionTower", "merge_order", "position_corners", "position_rows", "rotation"]
 
 F32 = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.intp]
@@ -59,15 +59,23 @@ def _axis(place: Ints, size: int, side: int) -> tuple[Ints, Ints, npt.NDArray[np
     return low, np.minimum(low + 1, side - 1), source - low
 
 
-def position_rows(table: F32, side: int, grid: tuple[int, int], merge: int) -> F32:
-    """The learned position table [side², d] resampled bilinearly to the grid, rows [N, d] in merge-block order."""
+def position_corners(side: int, grid: tuple[int, int], merge: int) -> tuple[Ints, F32]:
+    """Rows of the learned position table [side², d] around each patch, and their shares of its position, [N, 4] each
+    in merge-block order."""
     rows, columns = merge_order(grid, merge)
     r0, r1, fr = _axis(rows, grid[0], side)
     c0, c1, fc = _axis(columns, grid[1], side)
-    total: F32 = table[r0 * side + c0] * ((1 - fr) * (1 - fc)).astype(np.float32)[:, None]
-    total += table[r0 * side + c1] * ((1 - fr) * fc).astype(np.float32)[:, None]
-    total += table[r1 * side + c0] * (fr * (1 - fc)).astype(np.float32)[:, None]
-    total += table[r1 * side + c1] * (fr * fc).astype(np.float32)[:, None]
+    corners = [r0 * side + c0, r0 * side + c1, r1 * side + c0, r1 * side + c1]
+    shares = [(1 - fr) * (1 - fc), (1 - fr) * fc, fr * (1 - fc), fr * fc]
+    return np.stack(corners, axis=1), np.stack(shares, axis=1).astype(np.float32)
+
+
+def position_rows(table: F32, side: int, grid: tuple[int, int], merge: int) -> F32:
+    """The learned position table [side², d] resampled bilinearly to the grid, rows [N, d] in merge-block order."""
+    corners, shares = position_corners(side, grid, merge)
+    total: F32 = table[corners[:, 0]] * shares[:, :1]
+    for corner in range(1, 4):
+        total += table[corners[:, corner]] * shares[:, corner : corner + 1]
     return total
 
 
@@ -75,10 +83,11 @@ def rotation(grid: tuple[int, int], head_dim: int, merge: int) -> tuple[F32, F32
     """Cosines [N, 1, 1, hd/2] and signed sines [N, 1, 2, hd/2] of the 2-D rotary embedding."""
     rows, columns = merge_order(grid, merge)
     frequencies = inverse_frequencies(ROPE_BASE, head_dim // 2)
-    places = np.stack([rows, columns], axis=1).astype(np.float32)
-    angle = (places[:, :, None] * frequencies).reshape(len(rows), head_dim // 2).astype(np.float64)
-    sin = np.sin(angle).astype(np.float32)
-    return np.cos(angle).astype(np.float32)[:, None, None], np.stack([-sin, sin], axis=1)[:, None]
+    angle = (np.arange(max(grid), dtype=np.float32)[:, None] * frequencies).astype(np.float64)  # of a place
+    both, shape = np.stack([rows, columns], axis=1), (len(rows), head_dim // 2)
+    cos = np.cos(angle).astype(np.float32)[both].reshape(shape)
+    sin = np.sin(angle).astype(np.float32)[both].reshape(shape)
+    return cos[:, None, None], np.stack([-sin, sin], axis=1)[:, None]
 
 
 def _turned(weights: T, *names: str) -> T:

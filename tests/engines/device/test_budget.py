@@ -37,6 +37,7 @@ def test_blocks_take_what_is_left() -> None:
     block = CONFIG.text.head_dim * 2 * 2 * 64 * 2  # two attention layers
     more = fit_device(DEVICE, CONFIG.text, TEXT, SIZES, 500, needed + 5 * block)
     assert more.sizes.num_blocks == 21 and more.total <= needed + 5 * block
+    assert tight.parts["kernels and graphs"] == more.parts["kernels and graphs"] > 16 << 20
     plenty = fit_device(DEVICE, CONFIG.text, TEXT, SIZES, 500, 1 << 40)
     assert plenty.sizes.num_blocks == MOST_SHARES * 4 * 16
 

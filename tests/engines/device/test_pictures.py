@@ -114,3 +114,12 @@ def test_a_picture_takes_turns_with_steps(engine: DeviceEngine, monkeypatch: pyt
     driver.close(sequence)
     assert same_bits(rows[0], alone)
     assert order == ["slice", "step", "slice"]
+
+
+def test_no_thread_outlives_the_engine() -> None:
+    before = set(threading.enumerate())
+    engine = new_device_engine(*bf16_model(), max_patches=PATCHES, num_slots=2, num_blocks=8)
+    engine.encode(picture((4, 4), 1))
+    assert set(threading.enumerate()) > before
+    engine.shutdown()
+    assert set(threading.enumerate()) <= before

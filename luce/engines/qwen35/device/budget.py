@@ -11,7 +11,7 @@ from luce.engines.qwen35.config import Qwen35Config, TextConfig
 from luce.engines.qwen35.device.descriptors import BLOCK_ROWS
 from luce.engines.qwen35.device.plan import DeviceSizes, device_arrays
 from luce.engines.qwen35.device.vision import vision_arrays as device_vision_arrays
-from luce.engines.qwen35.device.vision import vision_weight_bytes
+from luce.engines.qwen35.device.vision import vision_weight_arrays
 from luce.engines.qwen35.device.weights import Text
 from luce.engines.qwen35.memory import MemoryPlan, format_bytes
 from luce.engines.qwen35.memory_parts import ArraySpec, vision_arrays
@@ -20,7 +20,9 @@ from luce.errors import ConfigError
 __all__ = ["RESERVED", "DevicePlan", "RoomError", "device_memory_plan", "fit_device"]
 
 RESERVED = 768 << 20
-"""Left to the driver, to compiled kernels and to what allocations are rounded up by."""
+"""Left to the driver, and to graphs of later passes and of pictures."""
+KERNELS_BYTES, KERNELS_LAYER_BYTES = 16 << 20, 1 << 20
+"""Of compiled kernels, and of each layer in the passes that are recorded at the start: measured on an H200."""
 MOST_SHARES = 4
 """Blocks are at most so many times those of all slots at full context: what is past that caches nothing more of use."""
 
@@ -29,6 +31,7 @@ MOST_SHARES = 4
 class DevicePlan:
     sizes: DeviceSizes
     arrays: tuple[ArraySpec, ...]
+    """And what stands for kernels and graphs among them."""
     encoder: str | None = None
     """Name of another device, on which the vision tower is."""
 
@@ -52,14 +55,19 @@ def device_memory_plan(config: Qwen35Config, host: MemoryPlan, found: DevicePlan
     requested = host.requested
     vision: tuple[ArraySpec, ...] = ()
     if config.vision is not None and (patches := found.sizes.max_patches):
-        weights = ArraySpec("vision tower", "weights", (vision_weight_bytes(config.vision),), "uint8")
-        vision = (weights, *device_vision_arrays(config.vision, patches))
+        vision = (*vision_weight_arrays(config.vision), *device_vision_arrays(config.vision, patches))
         if found.encoder is not None:
             vision = tuple(attrs.evolve(spec, part=f"{spec.part} on {found.encoder}") for spec in vision)
         requested = tuple(spec for spec in requested if spec.part != "encoding")
     elif config.vision is not None:
         vision = tuple(vision_arrays(config.vision))
     return attrs.evolve(host, arrays=(*found.arrays, *vision), released=(), requested=requested)
+
+
+def kernels_and_graphs(layers: int) -> ArraySpec:
+    """What a model of so many layers takes beside its arrays, about."""
+    part, size = "kernels and graphs", KERNELS_BYTES + KERNELS_LAYER_BYTES * layers
+    return ArraySpec(part, part, (size,), "uint8")
 
 
 class RoomError(ConfigError):
@@ -95,7 +103,8 @@ def fit_device(
 
     def plan(slots: int, context: int, count: int) -> DevicePlan:
         made = attrs.evolve(sizes, num_slots=slots, max_context=context, num_blocks=count)
-        return DevicePlan(made, tuple(device_arrays(device, config, text, made, num_token_ids)))
+        arrays = device_arrays(device, config, text, made, num_token_ids)
+        return DevicePlan(made, (*arrays, kernels_and_graphs(config.num_layers)))
 
     def least(slots: int, context: int) -> int:
         """Bytes with blocks for one sequence, or those asked for."""

@@ -127,6 +127,8 @@ class DeviceEngine(CommandEngine):
         if self._fds:
             self._queue.put(self._waiter.stop)
         super().shutdown()
+        if isinstance(self._vision, DeviceVision):
+            self._vision.close()
 
     def call(self, function: Callable[[Runner, dict[int, Slot]], T]) -> T:
         """Run ``function`` on the engine thread between steps, with all results read, and return its result."""

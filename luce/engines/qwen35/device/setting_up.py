@@ -9,6 +9,7 @@ import numpy as np
 
 from luce.compute.activations import BUCKETS
 from luce.compute.device import Device
+from luce.compute.room import room_bytes
 from luce.engines.qwen35.config import TextConfig
 from luce.engines.qwen35.device.attention import rope_table
 from luce.engines.qwen35.device.buffers import DescriptorRing, ResultRing
@@ -67,23 +68,24 @@ def set_up(
         )
     if not many_rows(device.arch):
         log.info("%s has no warpgroup products: prompts run on the plain kernel", device.arch)
-    upload(device, text)
-    if device.arch != "host":  # where compiling takes longest, a test asks for few of them
-        compile_all(device, _kernels(device, config, text, sizes, num_token_ids, tiled))
-    scratch = allocate(device, scratch_of(device, config, text, sizes, num_token_ids))
-    if "rotations" in scratch:
-        device.upload(scratch["rotations"], rope_table(config, sizes.max_context + 1))
-    pool = DevicePool(device, config, sizes.num_slots, sizes.num_blocks, sizes.max_context, poison=poison)
-    sampler = DeviceSampler(device, num_token_ids, sizes.num_slots, STEP_ROWS)
-    program = QwenProgram(device, config, text, scratch, sizes.chunk_rows, sampler, tiled=tiled)
+    plan = tuple(device_arrays(device, config, text, sizes, num_token_ids))
+    with device.room(room_bytes(spec.nbytes for spec in plan)):
+        upload(device, text)
+        if device.arch != "host":  # where compiling takes longest, a test asks for few of them
+            compile_all(device, _kernels(device, config, text, sizes, num_token_ids, tiled))
+        scratch = allocate(device, scratch_of(device, config, text, sizes, num_token_ids))
+        if "rotations" in scratch:
+            device.upload(scratch["rotations"], rope_table(config, sizes.max_context + 1))
+        pool = DevicePool(device, config, sizes.num_slots, sizes.num_blocks, sizes.max_context, poison=poison)
+        sampler = DeviceSampler(device, num_token_ids, sizes.num_slots, STEP_ROWS)
+        program = QwenProgram(device, config, text, scratch, sizes.chunk_rows, sampler, tiled=tiled)
     rings = (
         DescriptorRing(device, step_layout(), scratch["step descriptors"], max_depth + 1),
         DescriptorRing(device, chunk_layout(sizes.chunk_rows), scratch["chunk descriptors"], max_depth + 1),
     )
     results = ResultRing(device, scratch["results"])
     draws = DrawFiller(device, num_token_ids, scratch["masks"], sampler.open)
-    runner = Runner(program, pool, *rings, results, draws, eager=eager)
-    return runner, tuple(device_arrays(device, config, text, sizes, num_token_ids))
+    return Runner(program, pool, *rings, results, draws, eager=eager), plan
 
 
 def _kernels(

@@ -24,17 +24,19 @@ from luce.compute.gemm_tower import (
     tower_kernels,
     tower_matrix_bytes,
 )
+from luce.compute.room import room_bytes
+from luce.compute.spread_copies import SpreadCopies
 from luce.engines.qwen35.config import VisionConfig
 from luce.engines.qwen35.device.compiling import compile_all
 from luce.engines.qwen35.device.slices import Run, at_once
 from luce.engines.qwen35.device.vision_attention import VisionAttention, paired_rows, tile_values, turn_table
 from luce.engines.qwen35.memory_parts import ArraySpec
-from luce.engines.qwen35.vision import position_rows
+from luce.engines.qwen35.vision import position_corners
 from luce.engines.qwen35.weights import VisionBlockWeights, VisionWeights
 from luce.engines.seam import PatchImage
 from luce.errors import RequestError
 
-__all__ = ["GRAPHS", "DeviceVision", "layer_norm_shared", "vision_arrays", "vision_weight_bytes"]
+__all__ = ["GRAPHS", "DeviceVision", "layer_norm_shared", "vision_arrays", "vision_weight_arrays"]
 
 F32 = npt.NDArray[np.float32]
 
@@ -56,7 +58,8 @@ def vision_arrays(config: VisionConfig, patches: int) -> tuple[ArraySpec, ...]:
     part = "vision tower"
     return (
         ArraySpec(part, "patches", (patches, width)),
-        ArraySpec(part, "positions", (patches, config.hidden)),
+        ArraySpec(part, "corners", (patches, 4), "int32"),
+        ArraySpec(part, "shares", (patches, 4)),
         ArraySpec(part, "rotations", (patches, config.hidden // config.heads // 2, 2)),
         ArraySpec(part, "rows", (patches, config.hidden)),
         ArraySpec(part, "heads", (tile_values(config, patches),), "uint16"),
@@ -66,13 +69,19 @@ def vision_arrays(config: VisionConfig, patches: int) -> tuple[ArraySpec, ...]:
     )
 
 
-def vision_weight_bytes(config: VisionConfig) -> int:
-    """Bytes of the matrices on the device."""
+def vision_weight_arrays(config: VisionConfig) -> Iterator[ArraySpec]:
+    """Learned positions, matrices, their biases, and the norms' vectors."""
     d, merged = config.hidden, config.hidden * config.merge_size**2
     width = config.in_channels * config.patch_size**2
     block = [(3 * d, d), (d, d), (config.ffn, d), (d, config.ffn)]
     shapes = [(d, width), *block * config.depth, (merged, merged), (config.out_hidden, merged)]
-    return sum(tower_matrix_bytes(rows, depth) for rows, depth in shapes)
+    part = "vision tower"
+    yield ArraySpec(part, "learned positions", (config.grid_side**2, d))
+    for number, (rows, depth) in enumerate(shapes):
+        yield ArraySpec(part, f"matrix {number}", (tower_matrix_bytes(rows, depth),), "uint8")
+        yield ArraySpec(part, f"bias {number}", (rows,))
+    for number in range(4 * config.depth + 2):
+        yield ArraySpec(part, f"norm {number}", (d,))
 
 
 def layer_norm_shared(width: int) -> int:
@@ -121,20 +130,23 @@ class DeviceVision:
         self._device = device
         self._run = run
         self.stream = device.stream()
+        working = vision_arrays(config, max_patches)
+        size = room_bytes(one.nbytes for one in (*vision_weight_arrays(config), *working))
         with device.using(self.stream):
-            self._load(weights)
-            self._arrays = {
-                one.name: device.zeros(one.shape, one.dtype) for one in vision_arrays(config, max_patches)
-            }
-            self._attention = VisionAttention(device, config)
+            with device.room(size):
+                self._load(weights)
+                self._arrays = {one.name: device.zeros(one.shape, one.dtype) for one in working}
+                self._attention = VisionAttention(device, config)
             if device.arch != "host":  # where compiling takes longest, a test asks for few of them
                 compile_all(device, list(tower_kernels(device, self._attention.shape)))
             self._of_shades = device.kernel("vision_rows.cu", "patches_of_shades")
             self._of_values = device.kernel("vision_rows.cu", "patches_of_values")
+            self._positions = device.kernel("vision_rows.cu", "positions")
             self._layer_norm = device.kernel("vision_rows.cu", "layer_norm", {"WIDTH": config.hidden})
             self._staging = device.pinned(self._arrays["patches"].nbytes, np.uint8)
             self._result = device.pinned(self._arrays["encoded"].shape, np.float32)
             device.synchronize()
+        self._copies = SpreadCopies()
         self._grid: tuple[int, int] | None = None
         """Whose positions and rotations are on the device."""
         self._scale: F32 | None = None
@@ -166,7 +178,7 @@ class DeviceVision:
             )
 
         order = paired_rows(self.config.heads, self.config.hidden // self.config.heads)
-        self._table = np.asarray(weights.positions, np.float32)
+        self._table = vector(weights.positions)
         self._patch = matrix(weights.patch, weights.patch_bias)
         self._blocks = tuple(map(block, weights.blocks))
         self._norm, self._norm_bias = vector(weights.merger_norm), vector(weights.merger_norm_bias)
@@ -202,13 +214,11 @@ class DeviceVision:
             self._place(image.grid, count)
             self._enter(image, count)
             self._run(partial(self._launch, count), self._parts, count)
-            result = self._result[: image.num_tokens]
-            self._device.download(result, self._arrays["encoded"][: image.num_tokens])
-            found = np.empty_like(result)
-            found.fill(0)  # its pages come in while the device computes
-            self.stream.synchronize()
-            np.copyto(found, result)
-        return found
+            return self._leave(image.num_tokens)
+
+    def close(self) -> None:
+        """No more pictures."""
+        self._copies.close()
 
     # -- launches -------------------------------------------------------------------------------------------------
 
@@ -216,9 +226,10 @@ class DeviceVision:
         """The first product's inputs. Shades become numbers on the device."""
         device, width = self._device, image.values.shape[1]
         staged = self._staging[: image.values.nbytes].view(image.values.dtype).reshape(image.values.shape)
-        staged[...] = image.values
         raw = self._arrays["patches"].reshape(-1).view(np.uint8)[: image.values.nbytes]
-        device.upload(raw, staged)
+        to = raw.view(image.values.dtype).reshape(image.values.shape)
+        for piece in self._copies.each(staged, image.values):
+            device.upload(to[piece], staged[piece])
         height = prefill_rows(count)
         of_shades = image.scale is not None
         if of_shades and image.scale is not self._scale:
@@ -235,6 +246,25 @@ class DeviceVision:
             ],
             early=True,
         )
+
+    def _leave(self, tokens: int) -> F32:
+        """The encoded rows in memory of the caller's own, copied there as they come."""
+        device, result, rows = self._device, self._result[:tokens], self._arrays["encoded"][:tokens]
+        arrivals = []
+        for piece in self._copies.pieces(result):
+            device.download(result[piece], rows[piece])
+            event = device.event()
+            event.record()
+            arrivals.append((piece, event))
+        found = np.empty_like(result)
+        found.fill(0)  # its pages come in while the device computes
+        copies = []
+        for piece, event in arrivals:
+            event.synchronize()
+            copies.append(self._copies.start(found[piece], result[piece]))
+        for copy in copies:
+            copy.result()
+        return found
 
     def _launch(self, count: int, part: int) -> None:
         """A part of the launches, one after the other from the inputs to encoded rows. The first picture of a size goes
@@ -253,11 +283,20 @@ class DeviceVision:
         graphs[part].launch()
 
     def _launch_eagerly(self, count: int, part: int) -> None:
-        device, config, arrays = self._device, self.config, self._arrays
+        config, arrays = self.config, self._arrays
         x, inputs, inner = arrays["rows"][:count], arrays["product inputs"], arrays["inner inputs"]
         height, depth = prefill_rows(count), padded_depth(config.hidden)
         if part == 0:
-            device.copy(x, arrays["positions"][:count])
+            self._positions(
+                (-(-count // WARPS), 1, 1),
+                32 * WARPS,
+                [
+                    *(self._table, arrays["corners"], arrays["shares"]),
+                    *map(np.int32, (count, config.hidden)),
+                    x,
+                ],
+                early=True,
+            )
             self._product(self._patch, inputs, x, count, TowerEpilogue.ADD)
         for block in self._blocks[part * PART_BLOCKS : (part + 1) * PART_BLOCKS]:
             self._normed(x, block.norm1, block.norm1_bias, 1)
@@ -280,12 +319,12 @@ class DeviceVision:
         if grid == self._grid:
             return
         merge, dim = self.config.merge_size, self.config.hidden // self.config.heads
-        positions = position_rows(self._table, self.config.grid_side, grid, merge)
+        corners, shares = position_corners(self.config.grid_side, grid, merge)
         turns = turn_table(grid, dim, merge)
         self._grid = None
-        for name, values in (("positions", positions), ("rotations", turns)):
+        for name, values in (("corners", corners.astype(np.int32)), ("shares", shares), ("rotations", turns)):
             to = self._arrays[name].reshape(-1)[: values.size]
-            self._device.copy(to, self._device.array(values.reshape(-1)))
+            self._device.upload(to, values.reshape(-1))
         self.stream.synchronize()
         self._grid = grid
 
