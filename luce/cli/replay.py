@@ -130,11 +130,21 @@ def show(
     config: ConfigFlags = ConfigFlags(),  # noqa: B008
 ) -> int:
     """Draw a trace in the terminal: requests as lanes, steps, encodes, queue and free blocks above them."""
-    from luce.replay.show import Window, span_of, timeline
-
     paths, warnings = trace_paths([trace]), list[str]()
     if request is not None:
-        return _list_request(paths, request)
+        _list_request(paths, request, warnings)
+    else:
+        _draw(paths, warnings, start, end, lanes, width)
+    for warning in warnings:
+        print(f"luce: {printable(warning)}", file=sys.stderr)
+    return 0
+
+
+def _draw(
+    paths: list[Path], warnings: list[str], start: float, end: float | None, lanes: int, width: int | None
+) -> None:
+    from luce.replay.show import Window, span_of, timeline
+
     span = span_of(read_trace(paths))
     if span is None:
         raise ConfigError("no record is in it", flag="TRACE")
@@ -147,26 +157,10 @@ def show(
     window = Window(zero + start, max(last, zero + start + 1e-6), columns)
     for line in timeline(read_trace(paths, warnings), window, lanes):
         console.print(line)
-    for warning in warnings:
-        print(f"luce: {printable(warning)}", file=sys.stderr)
-    return 0
 
 
-def _whole_id(paths: list[Path], given: str) -> str:
-    """The request that is meant: by its id, or by the end of it that a timeline shows."""
-    ids = {
-        str(item.id)
-        for item in read_trace(paths)
-        if isinstance(item, EventRecord) and item.machine == "request" and str(item.id).endswith(given)
-    }
-    if given in ids or len(ids) == 1:
-        return given if given in ids else ids.pop()
-    if ids:
-        raise ConfigError(f"{len(ids)} requests end in {given!r}; give more of the id", flag="--request")
-    raise ConfigError(f"the trace has no request {given!r}", flag="--request")
-
-
-def _list_request(paths: list[Path], request: str) -> int:
+def _list_request(paths: list[Path], given: str, warnings: list[str]) -> None:
+    """The records of the request that is meant: by its id, or by the end of it that a timeline shows."""
     from luce.replay.show import record_line
 
     guards: dict[str, tuple[str, ...]] = {}
@@ -174,13 +168,25 @@ def _list_request(paths: list[Path], request: str) -> int:
     def guards_of(name: str) -> tuple[str, ...]:
         return guards.get(name, ())
 
-    request = _whole_id(paths, request)
-    for item in read_trace(paths):
+    ids: set[str] = set()
+    lines: dict[str, list[str]] = {given: []}
+    """Of the id itself, and of the first other one that ends so while it is the only one."""
+    for item in read_trace(paths, warnings):
         if isinstance(item, FileStart):
             guards = {name: chart.guard_order for name, chart in charts_of(item.header, item.path).items()}
-        elif isinstance(item, EventRecord) and item.machine == "request" and item.id == request:
-            print(record_line(item, guards_of))
-    return 0
+        elif isinstance(item, EventRecord) and item.machine == "request" and str(item.id).endswith(given):
+            name = str(item.id)
+            if name not in ids:
+                ids.add(name)
+                lines = {given: lines[given]} | ({name: []} if ids == {name} and name != given else {})
+            if name in lines:
+                lines[name].append(record_line(item, guards_of))
+    if given not in ids and len(ids) > 1:
+        raise ConfigError(f"{len(ids)} requests end in {given!r}; give more of the id", flag="--request")
+    if not ids:
+        raise ConfigError(f"the trace has no request {given!r}", flag="--request")
+    for line in lines[given if given in ids else ids.pop()]:
+        print(line)
 
 
 def diff(

@@ -108,7 +108,7 @@ def test_a_trace_that_breaks_off_and_one_of_other_charts(
     assert code == 0 and errors == "luce: charts of the trace that are others than this luce's: loop\n"
 
 
-def test_show(run: Run, traces: tuple[Path, Path]) -> None:
+def test_show(run: Run, traces: tuple[Path, Path], tmp_path: Path) -> None:
     code, output, _ = run("show", traces[0], "--width", 100, "--lanes", 3)
     assert code == 0
     assert "steps, max" in output and "more requests; --lanes shows more" in output
@@ -118,6 +118,11 @@ def test_show(run: Run, traces: tuple[Path, Path]) -> None:
     assert all(" r3 " in line for line in output.splitlines())
     whole = run("show", traces[0], "--request", "r12")
     assert whole[0] == 0 and run("show", traces[0], "--request", "12") == whole, "as a timeline shows it"
+    (source,), cut = trace_paths([traces[0]]), tmp_path / "cut.ltrace"
+    cut.write_bytes(source.read_bytes()[:-9])
+    for flags in ([], ["--request", "r3"]):
+        code, _, errors = run("show", cut, *flags)
+        assert code == 0 and errors.startswith(f"luce: {cut}: ")
 
 
 def test_diff(run: Run, traces: tuple[Path, Path]) -> None:
