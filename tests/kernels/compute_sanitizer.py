@@ -113,9 +113,11 @@ class Sanitizer:
 
 
 def _options(tool: str) -> tuple[str, ...]:
+    """Libraries ask the driver for functions that it may not have, which memcheck would report as errors."""
     told = subprocess.run(["compute-sanitizer", "--help"], capture_output=True, text=True, check=False)
-    padded = tool == "memcheck" and "--padding" in told.stdout + told.stderr
-    return "--print-limit", "20", *(("--padding", str(PADDING)) if padded else ())
+    wanted = {"--padding": str(PADDING), "--report-api-errors": "no"} if tool == "memcheck" else {}
+    known = [item for item in wanted.items() if item[0] in told.stdout + told.stderr]
+    return "--print-limit", "20", *(word for item in known for word in item)
 
 
 def _ended(

@@ -7,6 +7,7 @@ array that differs, naming array, layer and the first differing position.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -54,7 +55,8 @@ def audit_stored(
     copy.sampler = new_sampler(spec, position, num_token_ids)
     token = _run(solo, copy, position)
     solo.commit(copy, position)
-    fresh = DeviceCopies(solo.pool, solo.commit).take(copy, snapshot.first)
+    with closing(DeviceCopies(solo.pool, solo.commit)) as copies:
+        fresh = copies.take(copy, snapshot.first)
     wrong = compare(_snapshot_parts(snapshot), _snapshot_parts(fresh))
     if snapshot.digest != fresh.digest:
         wrong.append("token ids or positions: they are not those of the content")

@@ -124,11 +124,13 @@ class DeviceEngine(CommandEngine):
         return self._vision(image)
 
     def shutdown(self) -> None:
-        if self._fds:
-            self._queue.put(self._waiter.stop)
+        if not self._fds:
+            return
+        self._queue.put(self._waiter.stop)
         super().shutdown()
         if isinstance(self._vision, DeviceVision):
             self._vision.close()
+        self._runner.close()
 
     def call(self, function: Callable[[Runner, dict[int, Slot]], T]) -> T:
         """Run ``function`` on the engine thread between steps, with all results read, and return its result."""

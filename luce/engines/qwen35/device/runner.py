@@ -113,7 +113,8 @@ class Runner:
         self.results = results
         self._rings = (chunk_ring, step_ring)
         self._draws = draws
-        self.stored = StoredStates(pool, pool.block_size, DeviceCopies(pool, self.commit))
+        self._copies = DeviceCopies(pool, self.commit)
+        self.stored = StoredStates(pool, pool.block_size, self._copies)
         self._eager = eager
         self._graphs: dict[tuple[int, ...], Graph | None] = {}
         """By (bucket, class) of a step and the counts of a chunk; None after the first run, which loads what a capture
@@ -223,6 +224,7 @@ class Runner:
 
     def warm(self) -> None:
         """Record the passes that serving needs again and again. Launched with no rows they touch no sequence."""
+        self._copies.prepare()
         for ring in self._rings:
             descriptors = ring.take()
             descriptors.header[0] = (0, 0, 0, 0)
@@ -235,6 +237,10 @@ class Runner:
             self._launch_chunk(chunk_parts, (rows, 1, 1, 1), rows, None)
             for lanes, samples in WARM_CHUNKS:
                 self._launch_chunk(chunk_parts, (rows, lanes, samples, 1), rows, None, loaded=True)
+
+    def close(self) -> None:
+        """Wait for copies that are under way. There must be no steps any more."""
+        self._copies.close()
 
     def _launch_step(self, parts: Mapping[str, Array], size: int, kind: int) -> None:
         """Every bucket is a graph."""
