@@ -127,6 +127,18 @@ def test_alone_and_beside_others_at_both_depths_eager_and_from_graphs(shared_eng
         eager.shutdown()
 
 
+def test_answers_of_many_lanes_are_those_of_one_alone() -> None:
+    """17 to 64 rows of a step go through other products than a few."""
+    engine = new_device_engine(*bf16_model(), num_slots=34, num_blocks=136)
+    try:
+        specs = [text_spec(random_ids(3 + number % 4, number)) for number in range(34)]
+        together = greedy(engine, specs, 2, 2)
+        assert greedy(engine, specs[:18], 2, 1) == together[:18]
+        assert greedy(engine, specs[5:6], 2, 1) == together[5:6]
+    finally:
+        engine.shutdown()
+
+
 def drawn_by(
     driver: Driver, slot: int, one: SlotSpec, count: int, between: Callable[[int, tuple[int, ...]], None]
 ) -> list[SampledToken]:

@@ -11,7 +11,7 @@ from luce.compute.device import Device
 from luce.engines.load_model import demo_model
 from luce.engines.qwen35.device.deferred import DeferredTensor
 from luce.engines.qwen35.device.loading import deferred_headers
-from luce.engines.qwen35.device.products import Input, Products, input_height, input_tile, product_arrays
+from luce.engines.qwen35.device.products import Products, has_wide, input_height, input_tile, product_arrays
 from luce.engines.qwen35.device.small import SmallMatrix
 from luce.engines.qwen35.device.synthetic import SyntheticSource
 from luce.engines.qwen35.device.weights import DeltaNet, Matrix, Part, Text, conversions, list_weights
@@ -59,7 +59,8 @@ def test_a_row_has_its_bits_beside_any_rows(device: Device, monkeypatch: pytest.
     def both(rows: int) -> tuple[np.ndarray, np.ndarray]:
         out = device.empty((input_height(rows), 48), np.float32)
         to = device.empty((input_height(rows), 16), np.float32)
-        given = Input(device.array(activations.pack(x[:rows], input_tile(rows), fill=0x7FC0)), rows, depth)
+        packed = activations.pack(x[:rows], input_tile(rows, has_wide(device)), fill=0x7FC0)
+        given = made.input(device.array(packed), rows, depth)
         made.store_both(large, out, small, to, given)
         return device.numpy(out)[:rows], device.numpy(to)[:rows, :12]
 

@@ -142,15 +142,16 @@ class AttentionKernels:
         scratch: SplitArrays,
         y: Array,
         y_rows: int,
+        y_tile: int = 0,
     ) -> None:
-        """Gated attention of lanes of one row each into ``y`` (the step layout of kernels/activation.h).
+        """Gated attention of lanes of one row each into ``y``, whose layout is told by ``y_rows`` and ``y_tile``.
 
         Args:
             rows: most lanes of the pass, at most 64.
             scratch: long enough for every lane, or the rest of the lane is not read.
         """
         self.splits(batch, q, kv, scratch)
-        self.merge(batch, rows, x, kv, scratch, y, y_rows)
+        self.merge(batch, rows, x, kv, scratch, y, y_rows, y_tile)
 
     def splits(self, batch: PassArrays, q: Array, kv: KvArrays, scratch: SplitArrays) -> None:
         """The first half of :meth:`step`: every split for itself."""
@@ -174,6 +175,7 @@ class AttentionKernels:
         scratch: SplitArrays,
         y: Array,
         y_rows: int,
+        y_tile: int = 0,
     ) -> None:
         """The second half of :meth:`step`: splits in order, gates, and the rows of ``y``."""
         self._merge(
@@ -190,7 +192,7 @@ class AttentionKernels:
                     kv.blocks,
                 ),
                 *(np.int32(scratch.splits), x, np.int32(x.shape[1])),
-                *(y, np.int32(y_rows), np.int32(0), self._depth),
+                *(y, np.int32(y_rows), np.int32(y_tile), self._depth),
             ],
             shared=16 * self._dim + 64,
             early=True,

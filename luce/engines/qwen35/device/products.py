@@ -1,7 +1,7 @@
 """Launches the weight products: a matrix of one part or several times the rows of one input.
 
-Up to 64 rows go through the GEMM for few rows, more through the one for many, and what a device has no room or no
-instructions for through the plain one; a row's bits are the same.
+Up to 16 rows go through the GEMM for few rows, up to 64 through the wide one where the device has it, more through the
+one for many, and what a device has no room or no instructions for through the plain one; a row's bits are the same.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from luce.compute import gemm_prefill
 from luce.compute.activations import BUCKETS, padded_depth
 from luce.compute.device import Array, Device
 from luce.compute.gemm import Epilogue, GemmScratch, RowNorm, WeightMatrix, scratch_sizes
+from luce.compute.gemm_cluster_plan import ClusterPlan
+from luce.compute.gemm_plan import DecodePlan, WidePlan
 from luce.compute.gemm_prefill import launch_gemm_prefill, prefill_rows
 from luce.engines.qwen35.device.descriptors import STEP_ROWS
 from luce.engines.qwen35.device.small import SmallMatrix, launch_small
@@ -35,6 +37,8 @@ __all__ = [
 POINTWISE_THREADS = 256
 BESIDE_ROWS = 4
 """Rows up to which a small product finds room beside a large one: registers and shared memory are left to it."""
+FEW_ROWS = 16
+"""Most rows whose products are bound by reading the weights alone."""
 SUMMED = ("Q4_K", "Q5_K")
 """Formats whose products read sums of their inputs."""
 
@@ -42,6 +46,10 @@ SUMMED = ("Q4_K", "Q5_K")
 def many_rows(arch: str) -> bool:
     """Has such a device the instructions of the GEMM for more than 64 rows? Elsewhere the plain one does it."""
     return arch in ("sm_90a", "host")
+
+
+WIDE_SHARED = 227 * 1024
+"""Bytes of shared memory that the wide GEMM's launches are planned for; GPUs with warpgroup products have them."""
 
 
 def few_rows(arch: str) -> bool:
@@ -63,9 +71,20 @@ def needs_gate_up(device: Device, text: Text) -> bool:
     return decode_rows(device, text) < STEP_ROWS or not many_rows(device.arch)
 
 
-def input_tile(rows: int) -> int:
-    """Tile of the layout that a product's input of ``rows`` rows has; 0: the step layout."""
-    return 0 if rows <= STEP_ROWS else prefill_rows(rows)
+def has_wide(device: Device) -> bool:
+    """Has it what the wide GEMM is made of, so that 17 to 64 rows take that?"""
+    return few_rows(device.arch) and many_rows(device.arch) and device.shared_limit >= WIDE_SHARED
+
+
+def input_tile(rows: int, wide: bool) -> int:
+    """Tile of the layout that a product's input of ``rows`` rows has; 0: the step layout.
+
+    Args:
+        wide: the device has warpgroup products.
+    """
+    if rows > STEP_ROWS:
+        return prefill_rows(rows)
+    return input_height(rows) if wide and rows > FEW_ROWS else 0
 
 
 def input_height(rows: int) -> int:
@@ -84,6 +103,8 @@ class Input:
     """Values of a row."""
     sums: bool = True
     """The sums of 32 are there, too."""
+    wide: bool = False
+    """The device has warpgroup products."""
 
     @property
     def height(self) -> int:
@@ -91,7 +112,7 @@ class Input:
 
     @property
     def tile(self) -> int:
-        return input_tile(self.rows)
+        return input_tile(self.rows, self.wide)
 
     @property
     def depth(self) -> int:
@@ -126,11 +147,16 @@ def _weights(device: Device, part: Part) -> WeightMatrix:
 
 def product_arrays(device: Device, text: Text) -> tuple[ArraySpec, ArraySpec]:
     """Scratch in which blocks of a product meet, enough for every matrix and bucket. The counters start as zeros."""
-    most = decode_rows(device, text)
-    buckets = [rows for rows in BUCKETS if rows <= most]
-    parts, counts = scratch_sizes(
-        [_weights(device, part).plan(rows) for part in _parts(text) for rows in buckets]
-    )
+    wide, most = has_wide(device), decode_rows(device, text)
+    plans: list[DecodePlan | ClusterPlan | WidePlan] = []
+    for part in _parts(text):
+        weights = _weights(device, part)
+        for rows in BUCKETS:
+            if input_tile(rows, wide):
+                plans.append(weights.wide_plan(rows))
+            elif rows <= most:
+                plans.append(weights.plan(rows))
+    parts, counts = scratch_sizes(plans)
     name = "working memory"
     return ArraySpec(name, "product parts", (parts,)), ArraySpec(name, "product counts", (counts,), "uint32")
 
@@ -147,15 +173,22 @@ class Products:
         self._scratch = GemmScratch(parts, counts)
         self._matrices = {id(part): _weights(device, part) for part in _parts(text)}
         self._most, self._many = decode_rows(device, text), many_rows(device.arch)
+        self._wide = has_wide(device)
         self._gate_up = gate_up
         self._pointwise = None
         if gate_up is not None:
             self._pointwise = device.kernel("pointwise.cu", "pointwise", {"FUNCTION": "SWIGLU"})
 
+    def input(self, data: Array, rows: int, width: int) -> Input:
+        """The input that ``rows`` rows of ``width`` values are in ``data``."""
+        return Input(data, rows, width, wide=self._wide)
+
     def norms(self, rows: int, matrix: Matrix) -> bool:
         """Does the product with ``rows`` rows take them as :class:`Normed`?"""
         height = input_height(rows)
-        return height <= self._most and all(self._matrices[id(part)].norms(height) for part in matrix.parts)
+        if height > self._most or input_tile(rows, self._wide):
+            return False
+        return all(self._matrices[id(part)].norms(height) for part in matrix.parts)
 
     def store(self, matrix: Matrix, x: Input | Normed, out: Array, *, followed: bool = False) -> None:
         """``out`` f32 [rows, …] = x W^T, in its first columns. ``followed``: by a launch that runs beside it."""
@@ -198,6 +231,8 @@ class Products:
             to, weights = out.reshape(-1)[part.first :], self._matrices[id(part)]
             if isinstance(x, Normed):
                 self._normed(weights, x, to, epilogue, stride)
+            elif x.tile and x.rows <= STEP_ROWS:
+                weights.wide(x.data, to, x.rows, epilogue, self._scratch, tile=x.tile, stride=stride)
             elif x.tile and self._many:
                 self._prefill(part, x, to, gemm_prefill.Epilogue[epilogue.name], width=stride)
             elif x.height > self._most:
@@ -226,10 +261,14 @@ class Products:
     def swiglu(self, matrix: Matrix, x: Input | Normed, out: Array, width: int) -> Input:
         """silu(gate) · up of a matrix of both, interleaved, as an input [rows, ``width``] in ``out``."""
         (part,) = matrix.parts
-        result, weights = Input(out, x.rows, width), self._matrices[id(part)]
+        weights = self._matrices[id(part)]
         if isinstance(x, Normed):
             self._normed(weights, x, out, Epilogue.SWIGLU)
-            return attrs.evolve(result, sums=False)
+            return attrs.evolve(self.input(out, x.rows, width), sums=False)
+        result = attrs.evolve(x, data=out, width=width)
+        if x.tile and x.rows <= STEP_ROWS:
+            weights.wide(x.data, out, x.rows, Epilogue.SWIGLU, self._scratch, tile=x.tile)
+            return result
         if x.tile and self._many:
             many = gemm_prefill.Epilogue.SWIGLU
             self._prefill(part, x, out, many, out_depth=result.depth)

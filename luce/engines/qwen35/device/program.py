@@ -208,7 +208,9 @@ class QwenProgram:
         self._attention.inputs(at.arrays, at.rows, inputs, *norms, rope, q, kv)
         mixed = self._input("mixed", at, self.config.heads * self.config.head_dim)
         if at.is_step:
-            self._attention.step(at.arrays, at.rows, inputs, q, kv, self._splits, mixed.data, mixed.height)
+            self._attention.step(
+                at.arrays, at.rows, inputs, q, kv, self._splits, mixed.data, mixed.height, mixed.tile
+            )
         else:
             self._attention.chunks(at.arrays, at.tiles, inputs, q, kv, mixed.data, mixed.height, mixed.tile)
         return mixed
@@ -235,7 +237,7 @@ class QwenProgram:
         self.moe.launch(layer, at.parts["header"], normed, at.rows, self.x, at.rows)
 
     def _draw(self, at: _Pass, samples: int) -> None:
-        last = Input(self._scratch["rows to draw from"], samples, self.hidden)
+        last = self._products.input(self._scratch["rows to draw from"], samples, self.hidden)
         self._launch_norm(at, self._text.final_norm, samples, at.parts["samples"], last)
         self._products.store(self._text.head, last, self.logits, followed=True)
         self._check_lanes(at, beside=True)
@@ -267,7 +269,7 @@ class QwenProgram:
     # -- views ----------------------------------------------------------------------------------------------------
 
     def _input(self, name: str, at: _Pass, depth: int) -> Input:
-        return Input(self._scratch[name], at.rows, depth)
+        return self._products.input(self._scratch[name], at.rows, depth)
 
     def _rows_of(self, name: str, width: int) -> Array:
         """A row buffer as rows of ``width``, rounded up to what a product writes."""
