@@ -86,6 +86,9 @@ class Turn:
         """May the loop go on? Asked by it alone, and again whenever it is woken."""
         return self.pending == 0
 
+    async def last(self) -> None:
+        """Return when the server may say that it has stopped. Awaited once, when every actor has ended."""
+
     def idle(self) -> None:
         """For mailboxes: the count has fallen to zero."""
         assert self.pending == 0, "a message was handled twice"

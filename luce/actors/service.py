@@ -171,6 +171,7 @@ class Service:
         await self.encoder.stopped.wait()
         while self.requests:
             await self._forgotten.park()
+        await self._wiring.turn.last()
         self._feed("drained")
 
     def drain(self) -> None:

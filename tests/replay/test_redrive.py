@@ -205,6 +205,22 @@ async def test_a_timer_that_ran_out_just_before_it_was_stopped(
     assert parted is not None and parted.expected is items[late] and parted.why == "nobody has said so"
 
 
+@pytest.mark.trio
+async def test_a_server_that_is_told_to_stop_when_its_actors_have_ended(tmp_path: Path) -> None:
+    """It has not said so yet: what comes in between comes in between again."""
+    engine = FakeEngine(fake_capabilities(), mode=Mode.INLINE)
+    async with serving(engine, recorder=StepRecorder(tmp_path)) as service:
+        await read_all(service, [ask(1)])
+        service.events.listen(lambda one: service.drain() if one.event == "stop" else None, "encoder")
+    items = items_of(tmp_path)
+    said = [one.event for one in items if isinstance(one, EventRecord) and one.machine == "server"]
+    assert said[-3:] == ["drain", "drain", "drained"]
+    assert await trio.to_thread.run_sync(lambda: again(items).parted) is None
+    earlier = [*items[: record(items, "encoder", "stop", 0)], items[-1]]
+    parted = await trio.to_thread.run_sync(lambda: again(earlier).parted)
+    assert parted is not None and parted.why == "nothing sets it off"
+
+
 # -- what is otherwise is found --------------------------------------------------------------------------------
 
 

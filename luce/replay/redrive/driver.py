@@ -309,7 +309,7 @@ class _Driver:
     def _tell_server(self, event: str) -> None:
         if event == "drain":
             self.service.drain()
-        elif not (event in _TIMERS and self._timers.fire("server", event)):
+        elif not (self._turn.end() if event == "drained" else self._timers.fire("server", event)):
             raise PartError("nothing sets it off")
 
     def _end_turn(self) -> None:

@@ -1,4 +1,5 @@
-"""Mailboxes and turns that wait for the trace: nothing is handled, and no turn ends, before its record is due."""
+"""Mailboxes and turns that wait for the trace: nothing is handled, and neither a turn nor the server ends, before its
+record is due."""
 
 from __future__ import annotations
 
@@ -65,6 +66,7 @@ class GatedTurn(Turn):
         self._allowed = False
         self.waits = False
         """The loop asks whether it may go on, and may not yet."""
+        self._end = Waker()
 
     def mailbox(self, waker: Waker | None = None) -> GatedMailbox:
         return GatedMailbox(self, waker)
@@ -83,3 +85,12 @@ class GatedTurn(Turn):
         """The loop may go on once."""
         self._allowed = True
         self.waker.wake()
+
+    async def last(self) -> None:
+        await self._end.sleep()
+
+    def end(self) -> bool:
+        """The server may say that it has stopped. False: it does not ask."""
+        asks = self._end.sleeper is not None
+        self._end.wake()
+        return asks
