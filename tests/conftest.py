@@ -16,18 +16,18 @@ settings.register_profile("luce", deadline=None, suppress_health_check=[HealthCh
 settings.load_profile("luce")
 
 LONG = (
-    "kernels/test_gates.py",
-    "kernels/test_sanitizers.py",
     "sim/test_soak.py",
     "clients/test_schemathesis.py",
+    "kernels/test_gates.py",
+    "kernels/test_sanitizers.py",
+    "e2e/test_exact_answers.py",
     "engines/device/test_contract.py",
     "engines/device/test_device_engine.py",
-    "engines/device/test_mixtures.py",
-    "kernels/test_gemm_prefill.py",
-    "kernels/test_moe.py",
-    "e2e/test_exact_answers.py",
+    "clients/test_python_clients.py",
+    "clients/test_load_generator.py",
+    "model/test_system.py",
 )
-"""Modules that take over a minute: they begin first, so that no process waits for them at the end."""
+"""Modules that take long: they begin first, so that no process waits for them at the end."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -29,7 +29,7 @@ UNKNOWABLE = "positive_data_acceptance"
 @pytest.fixture(scope="module")
 def small_server(model: None) -> Iterator[ServerProcess]:
     """Its context is small, so that answers without a limit are short."""
-    with serving(None, "--slots", "4", "--context", "128", "--api-key", KEY) as process:
+    with serving(None, "--slots", "4", "--context", "64", "--api-key", KEY) as process:
         yield process
 
 
