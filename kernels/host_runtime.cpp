@@ -114,13 +114,14 @@ void fail_with(const std::string& what) {
   throw Failure{};
 }
 #else
+// Goes from one block to the next on its stack: to make a context costs two calls of the system.
 struct Fiber {
   jmp_buf at;
   ucontext_t start;
-  bool running = false, done = false;
+  u8* stack;
+  bool started = false, done = false;
 };
-std::vector<Fiber>* fibers = nullptr;
-std::vector<u8*> stacks;
+std::deque<Fiber> fibers;  // those of the largest block so far
 jmp_buf scheduler;
 constexpr size_t STACK = 256 * 1024, GUARD = 64 * 1024;
 
@@ -132,7 +133,7 @@ u8* guarded_stack() {
 }
 
 void yield_() {
-  if (!_setjmp((*fibers)[(size_t)current].at)) _longjmp(scheduler, 1);
+  if (!_setjmp(fibers[(size_t)current].at)) _longjmp(scheduler, 1);
 }
 struct Lock {
   explicit Lock(Meeting&) {}
@@ -252,45 +253,54 @@ void run_threads(void (*run)(const void*), const void* call) {
 void (*entry)(const void*);
 const void* entry_call;
 void fiber_main() {
-  entry(entry_call);
-  (*fibers)[(size_t)current].done = true;
-  here().changes++;
-  _longjmp(scheduler, 1);
+  for (;;) {
+    entry(entry_call);
+    fibers[(size_t)current].done = true;
+    here().changes++;
+    yield_();
+  }
+}
+void start(Fiber& fiber) {
+  fiber.started = true;
+  getcontext(&fiber.start);
+  fiber.start.uc_stack.ss_sp = fiber.stack;
+  fiber.start.uc_stack.ss_size = STACK;
+  fiber.start.uc_link = nullptr;
+  makecontext(&fiber.start, fiber_main, 0);
+  setcontext(&fiber.start);
+}
+// False: a thread has failed, or none gets further.
+bool run_fibers() {
+  const i32 threads = block->threads;
+  volatile i32 left = threads, idle = 0;
+  for (volatile i32 next = 0; left > 0; next = next + 1 == threads ? 0 : next + 1) {
+    volatile u64 before = here().changes;
+    if (!fibers[(size_t)next].done) {
+      current = next;
+      int how = _setjmp(scheduler);
+      if (how == 2) return false;
+      if (how == 0) {
+        Fiber& fiber = fibers[(size_t)next];
+        if (fiber.started) _longjmp(fiber.at, 1);
+        start(fiber);
+      }
+      if (fibers[(size_t)next].done) left = left - 1;
+    }
+    idle = here().changes == before ? idle + 1 : 0;
+    if (idle > 2 * threads) {
+      here().failure = "deadlock: no thread of the block gets further";
+      return false;
+    }
+  }
+  return true;
 }
 void run_threads(void (*run)(const void*), const void* call) {
   entry = run;
   entry_call = call;
-  std::vector<Fiber> mine((size_t)block->threads);
-  fibers = &mine;
-  while (stacks.size() < mine.size()) stacks.push_back(guarded_stack());
-  volatile i32 left = block->threads;
-  volatile i32 idle = 0;
-  for (volatile i32 next = 0; left > 0; next = next + 1 == block->threads ? 0 : next + 1) {
-    if (mine[(size_t)next].done) {
-      if (++idle > 2 * block->threads) { here().failure = "deadlock: no thread of the block gets further"; return; }
-      continue;
-    }
-    current = next;
-    volatile u64 before = here().changes;
-    int how = _setjmp(scheduler);
-    if (how == 0) {
-      Fiber& fiber = mine[(size_t)next];
-      if (!fiber.running) {
-        fiber.running = true;
-        getcontext(&fiber.start);
-        fiber.start.uc_stack.ss_sp = stacks[(size_t)next];
-        fiber.start.uc_stack.ss_size = STACK;
-        fiber.start.uc_link = nullptr;
-        makecontext(&fiber.start, fiber_main, 0);
-        setcontext(&fiber.start);
-      }
-      _longjmp(fiber.at, 1);
-    }
-    if (how == 2) return;
-    if (mine[(size_t)next].done) left = left - 1;
-    idle = here().changes == before ? idle + 1 : 0;
-    if (idle > 2 * block->threads) { here().failure = "deadlock: no thread of the block gets further"; return; }
-  }
+  while ((i32)fibers.size() < block->threads) fibers.emplace_back().stack = guarded_stack();
+  for (i32 i = 0; i < block->threads; i++) fibers[(size_t)i].done = false;
+  if (!run_fibers())
+    for (Fiber& fiber : fibers) fiber.started = false;  // some stand in the middle of the kernel
 }
 #endif
 
