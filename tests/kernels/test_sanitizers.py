@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -84,3 +85,21 @@ def test_a_trap_says_what_is_wrong_and_where() -> None:
     np.testing.assert_array_equal(exchange(device, synced=True), (np.arange(64) + 32) % 64)
     with pytest.raises(DeviceError, match=r"block \(1, 0, 0\), thread \d+: a block id outside the pool"):
         gather(device, 7, checked=True)
+
+
+def test_blocks_of_several_threads_and_after_a_trap() -> None:
+    """Fibers are kept from block to block; those of a block that failed stand in the middle of its kernel."""
+    if host_compiler() is None:
+        pytest.skip("the host build of the kernels needs a C++ compiler (g++ or clang)")
+    device = HostDevice()
+
+    def work(number: int) -> None:
+        for turn in range(6):
+            np.testing.assert_array_equal(exchange(device, synced=True), (np.arange(64) + 32) % 64)
+            if (turn + number) % 2:
+                with pytest.raises(DeviceError, match="a block id outside the pool"):
+                    gather(device, 7, checked=True)
+            np.testing.assert_array_equal(gather(device, 3, checked=True)[64:], np.arange(192, 256))
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(4)))
