@@ -252,6 +252,23 @@ DEVICE void wait_stage(u64* arrived, u32 phase) {
 #endif
 }
 #endif
+// A tile's u of a block is there, told by one of its warps to the other: as a number or, with SHOW_ORDERS, by a barrier for each block.
+// at: of the chunk; folded: chunks before it that make no u.
+DEVICE void tell_made(Shuttle& mine, i32 at, i32 folded, i32 block) {
+#if SHOW_ORDERS && HAS_BULK
+  bar_arrive_warp(shown_bar(warp() % PART_TILES * BLOCKS + block));
+#else
+  sync_warp();
+  if (lane() == 0) publish_(&mine.made, (u32)(BLOCKS * at + block + 1));
+#endif
+}
+DEVICE void await_made(const Shuttle& mine, i32 at, i32 folded, i32 block) {
+#if SHOW_ORDERS && HAS_BULK
+  bar_wait(shown_bar(warp() % PART_TILES * BLOCKS + block), (u32)(at - folded) & 1);
+#else
+  await_(&mine.made, (u32)(BLOCKS * at + block + 1));
+#endif
+}
 DEVICE void put_operand(u32x4 (&at)[2][WARP], const Operand& o) {
   at[0][lane()] = {o.high[0], o.high[1], o.high[2], o.high[3]};
   at[1][lane()] = {o.low[0], o.low[1], o.low[2], o.low[3]};
@@ -400,6 +417,7 @@ LUCE_KERNEL_RESIDENT(deltanet_scan, 64 * PART_TILES, 1)(
   for (i32 i = 0; i < block_y(); i++) tile += lane_tiles(lanes[i]);
   const Lane here = lanes[block_y()];
   i32 slot = here.slot, start = here.start, end = lane_end(here), column = part * PART_TILES + warp() % PART_TILES;
+  i32 folded = max_(start - here.base, 0) / CHUNK_ROWS;
   bool owner = part == 0 && head % RATIO == 0;
   Rows all = {x + (i64)here.row * x_stride, conv_state + (i64)slot * CONV_ROWS * CHANNELS, x_stride, start};
   i32 channel = value_channel(head) + 16 * column + 2 * g;
@@ -408,7 +426,13 @@ LUCE_KERNEL_RESIDENT(deltanet_scan, 64 * PART_TILES, 1)(
   Fragment s[STEPS];
   Operand far[STEPS];   // S as operand
   if (warp() < PART_TILES) {
-    if (lane() == 0) mine.made = 0;
+    if (lane() == 0) {
+      mine.made = 0;
+#if SHOW_ORDERS && HAS_BULK
+      for (i32 block = 0; block < BLOCKS; block++) bar_init(shown_bar(warp() * BLOCKS + block), WARP);
+      bar_init_fence();
+#endif
+    }
     load_state(s, state_at(s_state, slot, head, column), here.base == 0);
     UNROLL for (i32 step = 0; step < STEPS; step++) put_operand(mine.s[step], far[step] = operand(s[step]));
   }
@@ -488,7 +512,7 @@ LUCE_KERNEL_RESIDENT(deltanet_scan, 64 * PART_TILES, 1)(
       }
       if (old >= CHUNK_ROWS) continue;
       UNROLL for (i32 earlier = 0; earlier < BLOCKS; earlier++) {
-        await_(&mine.made, (u32)(BLOCKS * at + earlier + 1));
+        await_made(mine, at, folded, earlier);
         Operand u = get_operand(mine.u[earlier]);
         UNROLL for (i32 later = earlier; later < BLOCKS; later++) {
           const u32x2 (&p)[2][2][WARP] = pairs.p[later * (later + 1) / 2 + earlier];
@@ -555,8 +579,7 @@ LUCE_KERNEL_RESIDENT(deltanet_scan, 64 * PART_TILES, 1)(
                    ring + (i64)(ring_row(chunk) + 16 * block) * DV);
         Operand u = operand(f);
         put_operand(mine.u[block], u);
-        sync_warp();
-        if (lane() == 0) publish_(&mine.made, (u32)(BLOCKS * at + block + 1));
+        tell_made(mine, at, folded, block);
         UNROLL for (i32 later = block + 1; later < BLOCKS; later++) {
           const u32x2 (&w)[2][2][WARP] = pairs.w[later * (later - 1) / 2 + block];
           u32x2 high[2] = {w[0][0][lane()], w[1][0][lane()]}, low[2] = {w[0][1][lane()], w[1][1][lane()]};

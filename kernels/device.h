@@ -23,6 +23,13 @@ typedef double f64;
 
 #define WARP 32
 
+// 1: orders are shown to NVIDIA's racecheck (tests/kernels/compute_sanitizer.py), which takes an order between two threads from barriers
+// to which both come. It follows neither lanes over sync_warp and one of them on to an mbarrier, nor a number in shared memory. So
+// every lane arrives at mbarriers, numbers change by atomic operations, and mbarriers stand beside them. Nothing else differs.
+#ifndef SHOW_ORDERS
+#define SHOW_ORDERS 0
+#endif
+
 #if defined(LUCE_HOST)
 #include "device_host.h"
 #elif defined(__HIP__) || defined(__HIPCC_RTC__)
@@ -45,6 +52,20 @@ DEVICE u64 shfl(u64 v, i32 from) { return ((u64)shfl((u32)(v >> 32), from) << 32
 template <class T> DEVICE T shfl_xor(T v, i32 mask) { return shfl(v, lane() ^ mask); }
 // Lane i gets the value of lane i + delta; the last `delta` lanes their own.
 template <class T> DEVICE T shfl_down(T v, i32 delta) { i32 from = lane() + delta; return shfl(v, from < WARP ? from : lane()); }
+
+#if HAS_BULK
+#define WARP_ARRIVALS (SHOW_ORDERS ? WARP : 1)
+// What this warp did before is done: WARP_ARRIVALS arrivals.
+DEVICE void bar_arrive_warp(u64* bar) {
+  sync_warp();
+  if (SHOW_ORDERS || lane() == 0) bar_arrive(bar);
+}
+#define SHOWN_BARS 64  // beside numbers, with SHOW_ORDERS, at the end of a launch's shared memory (tests/kernels/shown_orders.py)
+DEVICE u64* shown_bar(i32 index) {
+  if (index >= SHOWN_BARS) trap("more orders to show than there are barriers for them");
+  return (u64*)(shared_memory() + shared_bytes()) - SHOWN_BARS + index;
+}
+#endif
 
 template <class T> DEVICE T min_(T a, T b) { return b < a ? b : a; }
 template <class T> DEVICE T max_(T a, T b) { return a < b ? b : a; }

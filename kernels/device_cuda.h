@@ -36,6 +36,11 @@ DEVICE u8* shared_memory() {
   extern __shared__ __align__(1024) u8 luce_shared[];
   return luce_shared;
 }
+DEVICE i32 shared_bytes() {  // of the launch
+  i32 bytes;
+  asm("mov.u32 %0, %%dynamic_smem_size;" : "=r"(bytes));
+  return bytes;
+}
 // What a kernel lays out in shared memory ends here; the host build checks that the launch has so much.
 DEVICE void shared_ends(const void*) {}
 DEVICE u32 shared_address(const void* at) { return (u32)__cvta_generic_to_shared(at); }
@@ -81,12 +86,23 @@ DEVICE void await_device(const u32* at, u32 value) {
 DEVICE void fence_device() { __threadfence(); }
 DEVICE void fence_block() { __threadfence_block(); }
 // A number in shared memory that only grows: what was written before publish_ is seen after await_ has seen `value` or more.
+#if SHOW_ORDERS
+DEVICE void publish_(u32* at, u32 value) {
+  __threadfence_block();
+  atomicMax(at, value);
+}
+DEVICE void await_(const u32* at, u32 value) {
+  while (atomicAdd((u32*)at, 0u) < value) {}
+  __threadfence_block();
+}
+#else
 DEVICE void publish_(u32* at, u32 value) { asm volatile("st.release.cta.shared.u32 [%0], %1;" ::"r"(shared_address(at)), "r"(value) : "memory"); }
 DEVICE void await_(const u32* at, u32 value) {
   u32 found;
   do asm volatile("ld.acquire.cta.shared.u32 %0, [%1];" : "=r"(found) : "r"(shared_address(at)) : "memory");
   while (found < value);
 }
+#endif
 
 DEVICE f32 add(f32 a, f32 b) { return __fadd_rn(a, b); }
 DEVICE f32 sub(f32 a, f32 b) { return __fsub_rn(a, b); }

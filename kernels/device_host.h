@@ -111,6 +111,7 @@ DEVICE i32 grid_x() { return luce_host::block->grid[0]; }
 DEVICE i32 grid_y() { return luce_host::block->grid[1]; }
 DEVICE i32 grid_z() { return luce_host::block->grid[2]; }
 DEVICE u8* shared_memory() { return luce_host::block->shared + luce_rank() * luce_host::block->shared_step; }
+DEVICE i32 shared_bytes() { return (i32)luce_host::block->shared_bytes; }
 DEVICE void shared_ends(const void* at) {
   if ((const u8*)at > shared_memory() + luce_host::block->shared_bytes) luce_host::fail("too little shared memory for what the kernel lays out");
 }

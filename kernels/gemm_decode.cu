@@ -126,7 +126,10 @@ LUCE_KERNEL_RESIDENT(gemm_decode, WARPS * WARP, CTAS)
   if (thread() == 0) {
     bar_init(x_bar, 1);
     NO_UNROLL
-    for (i32 i = 0; i < slots; i++) counters[i] = merged[i] = 0;
+    for (i32 i = 0; i < slots; i++) {
+      counters[i] = merged[i] = 0;
+      if (SHOW_ORDERS) bar_init(shown_bar(i), (u32)width * WARP), bar_init(shown_bar(slots + i), WARP);
+    }
     bar_init_fence();
   }
 #if TABLE
@@ -231,22 +234,24 @@ LUCE_KERNEL_RESIDENT(gemm_decode, WARPS * WARP, CTAS)
       if (lane == 0) counts[place] = 0;
     } else if (width > 1) {
       // A place for its sums: that of the row-block `slots` before, once that one is added up.
-      const i32 nth = block - first_whole, slot = nth % slots;
+      const i32 nth = block - first_whole, slot = nth % slots, round = nth / slots;
       f32* mine = partials + slot * width * PARTIAL;
-      await_(merged + slot, (u32)(nth / slots));
+      await_(merged + slot, (u32)round);
+      if (SHOW_ORDERS) bar_wait(shown_bar(slots + slot), (u32)(round + 1) & 1);  // not alone: who is two rounds ahead would pass
       put_partial(mine + chunk * PARTIAL, p, lane);
       fence_block();
       sync_warp();
       u32 before = 0;
       if (lane == 0) before = atomic_add(counters + slot, 1u);
+      if (SHOW_ORDERS) bar_arrive(shown_bar(slot));
       if (shfl(before, 0) != (u32)width - 1) continue;
       fence_block();
+      if (SHOW_ORDERS) bar_wait(shown_bar(slot), (u32)round & 1);
       for (i32 c = 0; c < width; c++) take_partial(t, mine + c * PARTIAL, lane);
       sync_warp();
-      if (lane == 0) {
-        counters[slot] = 0;
-        publish_(merged + slot, (u32)(nth / slots) + 1);
-      }
+      if (lane == 0) counters[slot] = 0;
+      if (SHOW_ORDERS) bar_arrive(shown_bar(slots + slot));
+      if (lane == 0) publish_(merged + slot, (u32)round + 1);
     } else {
       f32* mine = partials + warp * PARTIAL;
       put_partial(mine, p, lane);

@@ -77,10 +77,7 @@ DEVICE void open_part(Worker& me) {
 
 // This warp has done with a stage. What it read there must be *used*: a bulk copy may overtake a load that was only issued (seen on an
 // H200 with tiles of 192, when products keep shared memory busy), and neither sync_warp nor the barrier waits for it.
-DEVICE void leave(u64* empty) {
-  sync_warp();
-  if (lane() == 0) bar_arrive(empty);
-}
+DEVICE void leave(u64* empty) { bar_arrive_warp(empty); }
 
 typedef u32 Fragments[4][4];
 

@@ -89,11 +89,11 @@ DEVICE u64* turn_bar(const Plan& plan, i32 group) { return plan.bars + RINGS * 2
 DEVICE void init_bars(const Plan& plan) {
   for (i32 ring = 0; ring < RINGS; ring++) {
     u64* x = x_ring(plan, ring).bars;
-    for (i32 i = 0; i < X_STAGES; i++) bar_init(x + i, 1), bar_init(x + X_STAGES + i, TILE_BLOCKS);
+    for (i32 i = 0; i < X_STAGES; i++) bar_init(x + i, 1), bar_init(x + X_STAGES + i, TILE_BLOCKS * WARP_ARRIVALS);
     u64* w = w_ring(plan, ring).bars;
-    for (i32 i = 0; i < W_STAGES; i++) bar_init(w + i, 1), bar_init(w + W_STAGES + i, TILE_BLOCKS);
+    for (i32 i = 0; i < W_STAGES; i++) bar_init(w + i, 1), bar_init(w + W_STAGES + i, TILE_BLOCKS * WARP_ARRIVALS);
   }
-  for (i32 i = 0; SPLIT && i < GROUPS; i++) bar_init(turn_bar(plan, i), 4);
+  for (i32 i = 0; SPLIT && i < GROUPS; i++) bar_init(turn_bar(plan, i), 4 * WARP_ARRIVALS);
   bar_init_fence();
 }
 

@@ -154,6 +154,8 @@ class CupyDevice:
         self.shared_limit: int = found["sharedMemPerBlockOptin"] if not self.hip else 65536
         compiler = "hiprtc" if self.hip else "nvrtc " + ".".join(map(str, cupy.cuda.nvrtc.getVersion()))
         self.fingerprint = f"{found['name'].decode()} {self.arch} {compiler}"
+        self.options: tuple[str, ...] = ()
+        """Of the compiler, beside those that each kernel has."""
         self._modules: dict[str, Any] = {}
         self._kernels: dict[tuple[str, str, tuple[tuple[str, int | str], ...]], CupyKernel] = {}
 
@@ -177,6 +179,7 @@ class CupyDevice:
             options = ["-std=c++17", f"-I{kernels_directory()}", f"-DLUCE_KEY={key}"]
             options += [f"-D{macro}={value}" for macro, value in wanted.items()]
             options += ["-ffp-contract=off"] if self.hip else [f"-arch={self.arch}"]
+            options += self.options
             module = self.cupy.RawModule(code=source_path(source).read_text(), options=tuple(options))
             self._modules[key] = module
         try:

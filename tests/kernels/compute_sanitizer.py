@@ -2,7 +2,9 @@
 
 For each tool small cases of every test module of the kernels, each module in a process of its own, some of them side by
 side; and planted faults, which the tool must find. Ends with 1 if a case is not clean or a planted fault is not found.
-Each array is an allocation of its own there (LUCE_TEST_DEVICE=cuda-apart), so that the tool knows where it ends.
+Each array is an allocation of its own there (LUCE_TEST_DEVICE=cuda-apart), so that the tool knows where it ends. For
+racecheck (cuda-shown) kernels show the orders that it does not follow by itself (SHOW_ORDERS in kernels/device.h): what
+stands for them in an engine is looked at by the thread sanitizer, on the host build (test_sanitizers.py).
 """
 
 from __future__ import annotations
@@ -29,6 +31,8 @@ OUTSIDE = 1 << 20
 """A block of 256 bytes far behind a pool of four."""
 FAULTS = {"memcheck": ("gather", str(OUTSIDE)), "racecheck": ("exchange", "0")}
 """What is planted for a tool."""
+DEVICES = {"memcheck": "cuda-apart", "racecheck": "cuda-shown"}
+"""LUCE_TEST_DEVICE for a tool."""
 CASES = {
     "device": "works_together or matrix_instruction or bulk_copies",
     "norm": "pointwise or picked",
@@ -86,7 +90,7 @@ class Sanitizer:
         process = subprocess.Popen(
             [*command, sys.executable, *arguments],
             cwd=ROOT,
-            env={**os.environ, "LUCE_TEST_DEVICE": "cuda-apart", "PYTHONUNBUFFERED": "1"},
+            env={**os.environ, "LUCE_TEST_DEVICE": DEVICES[self.tool], "PYTHONUNBUFFERED": "1"},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

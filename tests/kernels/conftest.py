@@ -1,16 +1,19 @@
 """``device``: the host build by default; a GPU with LUCE_TEST_DEVICE=cuda. The same tests run on both, and on the host
 build under a sanitizer with LUCE_TEST_DEVICE=host-address or host-thread (see `sanitized.py`). With cuda-apart each
-array on a GPU is an allocation of its own, as compute-sanitizer wants it (see `compute_sanitizer.py`)."""
+array on a GPU is an allocation of its own, as compute-sanitizer wants it (see `compute_sanitizer.py`); with cuda-shown,
+as its racecheck wants it, and host-shown kernels are built as there (see `shown_orders.py`)."""
 
 from __future__ import annotations
 
 import os
+from typing import cast
 
 import pytest
 
 from luce.compute.device import Device
 from luce.compute.host_build import host_compiler
 from luce.compute.host_device import HostDevice
+from tests.kernels.shown_orders import ShowingDevice
 
 
 def open_test_device() -> Device:
@@ -19,13 +22,16 @@ def open_test_device() -> Device:
         from tests.kernels.sanitized import SanitizedDevice
 
         return SanitizedDevice(wanted.partition("-")[2])
+    if wanted == "host-shown":
+        return cast(Device, ShowingDevice(HostDevice()))
     if wanted != "host":
         from luce.compute.cupy_device import open_device
 
         device = open_device(int(wanted.partition(":")[2] or 0))
-        if wanted.startswith("cuda-apart"):
+        if wanted in ("cuda-apart", "cuda-shown"):
             device.cupy.cuda.set_allocator(None)
-        return device
+            device.options = ("-lineinfo",)
+        return cast(Device, ShowingDevice(device)) if wanted == "cuda-shown" else device
     if host_compiler() is None:
         pytest.skip("the host build of the kernels needs a C++ compiler (g++ or clang)")
     return HostDevice()

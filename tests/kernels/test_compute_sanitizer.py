@@ -19,7 +19,7 @@ case "$*" in
 esac
 case "$LUCE_TEST_DEVICE $*" in
   "cuda-apart --tool memcheck "*"--padding 4096 --report-api-errors no "*) ;;
-  "cuda-apart --tool racecheck "*) ;;
+  "cuda-shown --tool racecheck "*) ;;
   *) exit 7 ;;
 esac
 echo "2 passed in 0.1s"
