@@ -160,6 +160,7 @@ LUCE_KERNEL_CLUSTER(gemm_cluster, ALL_WARPS * WARP, CTAS, CLUSTER)
     for (i32 i = 0; i < slots; i++) {
       bar_init(arrivals + i, 1);
       bar_expect(arrivals + i, (u32)(chunks * GROUP_PARTIAL * 4));
+      if (SHOW_ORDERS && CLUSTER == 1) bar_init(shown_bar(i), WARP);
     }
     NO_UNROLL
     for (i32 i = 0; i < CLUSTER * slots; i++) merged[i] = 0;
@@ -273,6 +274,7 @@ LUCE_KERNEL_CLUSTER(gemm_cluster, ALL_WARPS * WARP, CTAS, CLUSTER)
       // To the group's home, once the group whose place it takes is added up.
       const i32 home = nth % CLUSTER, turn = nth / CLUSTER, slot = turn % slots;
       await_cluster(merged + home * slots + slot, (u32)(turn / slots));
+      if (SHOW_ORDERS && CLUSTER == 1) bar_wait(shown_bar(slot), (u32)(turn / slots + 1) & 1);
       ClusterStores stores;
       stores.open(arrivals + slot, home);
       UNROLL
@@ -291,6 +293,7 @@ LUCE_KERNEL_CLUSTER(gemm_cluster, ALL_WARPS * WARP, CTAS, CLUSTER)
       const f32* from = partials + slot * slice * GROUP_PARTIAL;
       auto free_slot = [&] {  // what was loaded from it has been used
         sync_warp();
+        if (SHOW_ORDERS && CLUSTER == 1) bar_arrive(shown_bar(slot));
         if (lane == 0 && nth + slots * CLUSTER < groups) {  // else nobody waits for it
           bar_expect(arrivals + slot, (u32)(chunks * GROUP_PARTIAL * 4));
           publish_cluster(merged + rank * slots + slot, turns + 1);
