@@ -1,5 +1,5 @@
-"""A device whose kernels show NVIDIA's racecheck their orders (SHOW_ORDERS in kernels/device.h): with barriers beside what
-it does not follow. Launches have room for them at the end of their shared memory."""
+"""A device whose kernels show NVIDIA's racecheck their orders (SHOW_ORDERS in kernels/device.h), with barriers beside
+what it does not follow. Launches have room for them at the end of their shared memory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,13 @@ class _Launcher:
     kernel: Kernel
 
     def __call__(
-        self, grid: tuple[int, int, int], block: int, args: Sequence[Any], *, shared: int = 0, early: bool = False
+        self,
+        grid: tuple[int, int, int],
+        block: int,
+        args: Sequence[Any],
+        *,
+        shared: int = 0,
+        early: bool = False,
     ) -> None:
         self.kernel(grid, block, args, shared=-(-shared // ALIGNED) * ALIGNED + ROOM, early=early)
 

@@ -11,6 +11,7 @@ import os
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 
+import attrs
 import pytest
 
 from tests.kernels.compilers import AMD, NVIDIA, CompileError, compiled, missing
@@ -59,6 +60,21 @@ def test_every_kernel_compiles(target: str) -> None:
 
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         faults = [one for one in pool.map(judged, every) if one]
+    assert not faults, "\n\n".join(faults)
+
+
+SHOWING = ("deltanet_chunk.cu", "gemm_cluster.cu", "gemm_decode.cu", "gemm_prefill.cu")
+"""Sources with something in them for SHOW_ORDERS, which racecheck wants (`shown_orders.py`)."""
+
+
+@pytest.mark.parametrize("target", ["sm_90a", "sm_80"])
+def test_orders_can_be_shown(target: str) -> None:
+    if (why := missing(target)) is not None:
+        pytest.skip(f"NO COMPILE GATE for {target}: {why}")
+    found = [module for module in first_of_each(modules(target)) if module.source in SHOWING]
+    assert len(found) == (len(SHOWING) if target == "sm_90a" else 1)
+    showing = [attrs.evolve(module, defines={**module.defines, "SHOW_ORDERS": 1}) for module in found]
+    faults = [one for one in (fault(module, target) for module in showing) if one]
     assert not faults, "\n\n".join(faults)
 
 
