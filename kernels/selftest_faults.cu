@@ -9,10 +9,11 @@ LUCE_KERNEL(selftest_gather, 64)(const f32* pool, const i32* table, f32* out, i3
 }
 LUCE_EXPORT(selftest_gather)
 
-// out[i] = i of the thread half a block away, through shared memory; without `synced` nobody waits for it.
+// out[i] = i of the thread half a block away, through shared memory; with `synced` 0 nobody waits for it, with 2 the last one never comes.
 LUCE_KERNEL(selftest_exchange, 64)(f32* out, i32 synced) {
   f32* shared = (f32*)shared_memory();
   shared[thread()] = (f32)thread();
+  if (synced == 2 && thread() == 63) trap("the others wait");
   if (synced) sync_block();
   out[thread()] = shared[(thread() + 32) % 64];
 }
