@@ -10,7 +10,7 @@ from luce.compute.device import Device, Kernel
 from luce.compute.kernel_sources import Defines
 from luce.engines.qwen35.device.engine import DeviceEngine
 from luce.engines.qwen35.device.plan import DeviceSizes
-from luce.engines.qwen35.device.runner import GRAPH_ROWS, WARM_CHUNKS, chunk_class
+from luce.engines.qwen35.device.runner import GRAPH_ROWS, WARM_LANES, chunk_class, graph_rows
 from luce.engines.qwen35.device.setting_up import _kernels
 from luce.engines.qwen35.device.weights import list_weights, upload
 from tests.engines.device.harness import bf16_model, device_of_tests, new_device_engine
@@ -27,12 +27,23 @@ def engine() -> Iterator[DeviceEngine]:
 
 
 def test_counts_that_a_pass_is_launched_with() -> None:
-    assert chunk_class((7, 1, 0, 1), 16) == (8, 1, 0, 1)
+    assert chunk_class((7, 1, 0, 1), 16) == (16, 1, 1, 2)
+    assert chunk_class((17, 1, 0, 2), 16) == (64, 1, 1, 5)
     assert chunk_class((64, 1, 1, 4), 16) == (64, 1, 1, 5)
-    assert chunk_class((65, 3, 1, 6), 16) == (128, 4, 4, 12)
-    assert chunk_class((2 * GRAPH_ROWS, 2, 2, 40), 64) == (2 * GRAPH_ROWS, 2, 2, 2 * GRAPH_ROWS // 64 + 2)
+    assert chunk_class((65, 3, 1, 6), 16) == (128, 8, 8, 16)
+    assert chunk_class((65, 9, 1, 12), 16) == (128, 16, 16, 24)
+    assert chunk_class((2 * GRAPH_ROWS, 2, 2, 40), 64) == (2 * GRAPH_ROWS, 8, 8, 2 * GRAPH_ROWS // 64 + 8)
     assert chunk_class((GRAPH_ROWS + 1, 1, 0, 9), 64) is None, "there would be hundreds of graphs"
     assert chunk_class((40, 1, 40, 3), 16) is None, "all rows are looked at"
+
+
+def test_what_serving_needs_is_recorded_at_the_start() -> None:
+    """Whatever pieces prompts are cut into, beside each other or alone, with samples or without."""
+    recorded = {chunk_class((rows, lanes, 1, 1), 64) for rows in graph_rows(2048) for lanes in WARM_LANES}
+    assert len(recorded) == 18
+    for rows in range(2, GRAPH_ROWS + 1):
+        for lanes in range(1, min(rows // 2, 8) + 1):
+            assert {chunk_class((rows, lanes, samples, 1), 64) for samples in (0, lanes)} <= recorded
 
 
 def test_there_is_room_for_every_tile_of_every_pass() -> None:
@@ -53,7 +64,8 @@ def test_recorded_at_the_start_they_touch_no_sequence(engine: DeviceEngine) -> N
     right = [engine.forward_all(spec)[0] for spec in specs]
     engine.call(lambda runner, _: runner.warm())
     recorded = engine.call(lambda runner, _: dict(runner._graphs))
-    assert sum(len(key) == 4 for key in recorded) == len(WARM_CHUNKS) and None not in recorded.values()
+    classes = 2 * len(WARM_LANES)
+    assert sum(len(key) == 4 for key in recorded) == classes and None not in recorded.values()
     driver = Driver(engine)
     one, two = (driver.open(spec, slot) for slot, spec in enumerate(specs))
     bad = driver.open(text_spec([1, NAN_TOKEN, *random_ids(100, 7)]), 2)
@@ -67,7 +79,7 @@ def test_recorded_at_the_start_they_touch_no_sequence(engine: DeviceEngine) -> N
             assert same_bits(row, logits[position - 1]), position
         assert engine.audit(sequence.slot) == []
     seen = engine.call(lambda runner, _: list(runner._graphs))
-    assert any(len(key) == 4 and key[1] == 4 for key in seen), "a pass of three lanes was among them"
+    assert seen == list(recorded), "a pass of three lanes was among those recorded"
 
 
 def test_what_is_recorded_at_the_start_was_compiled_before(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,8 +31,12 @@ __all__ = ["Program", "Runner", "Tap", "chunk_class", "graph_rows"]
 
 GRAPH_ROWS = 512
 """Chunk passes of up to so many rows, or multiples of it, are replayed from graphs."""
-WARM_CHUNKS = ((1, 0), (1, 1), (2, 1))
-"""Lanes, and samples among them, of the chunk passes that are recorded at the start."""
+FEW_ROWS, MANY_LANES = 16, 8
+"""Least rows that a chunk pass is launched with, and least lanes of one with more than one: so that what is recorded at
+the start is what serving needs, whatever pieces its prompts are cut into. A kind that comes first while answers stream
+holds them up until it is recorded."""
+WARM_LANES = (1, MANY_LANES)
+"""Of the chunk passes that are recorded at the start."""
 
 Tap = Callable[[int], None]
 """Called with a layer's number once its launches are queued."""
@@ -79,18 +83,19 @@ class Program(Protocol):
 
 def chunk_class(counts: tuple[int, int, int, int], tile_rows: int) -> tuple[int, int, int, int] | None:
     """The counts that a chunk pass of ``counts`` rows, lanes, samples and tiles is launched with: a pass has as many
-    blocks and lets those past its own counts end at once. None: there would be many of its kind, or it samples from
-    all of its rows."""
+    blocks and lets those past its own counts end at once, and may sample from every lane. None: there would be many of
+    its kind, or it samples from all of its rows."""
     rows, lanes, samples, _ = counts
     if samples > lanes or (rows > GRAPH_ROWS and rows % GRAPH_ROWS):
         return None
-    wide, size = bucket(rows) if rows <= CHUNK_ROWS else -(-rows // CHUNK_ROWS) * CHUNK_ROWS, bucket(lanes)
-    return wide, size, size if samples else 0, wide // tile_rows + size
+    wide = FEW_ROWS if rows <= FEW_ROWS else -(-rows // CHUNK_ROWS) * CHUNK_ROWS
+    size = 1 if lanes == 1 else max(bucket(lanes), MANY_LANES)
+    return wide, size, size, wide // tile_rows + size
 
 
-def graph_rows(chunk_rows: int) -> range:
+def graph_rows(chunk_rows: int) -> tuple[int, ...]:
     """Rows of the chunk passes that are recorded at the start, of those of up to ``chunk_rows`` rows."""
-    return range(CHUNK_ROWS, min(GRAPH_ROWS, chunk_rows) + 1, CHUNK_ROWS)
+    return FEW_ROWS, *range(CHUNK_ROWS, min(GRAPH_ROWS, chunk_rows) + 1, CHUNK_ROWS)
 
 
 class Runner:
@@ -235,8 +240,8 @@ class Runner:
             self._launch_step(step_parts, rows, self.program.step_class(0))
         for rows in graph_rows(self.program.chunk_rows):
             self._launch_chunk(chunk_parts, (rows, 1, 1, 1), rows, None)
-            for lanes, samples in WARM_CHUNKS:
-                self._launch_chunk(chunk_parts, (rows, lanes, samples, 1), rows, None, loaded=True)
+            for lanes in WARM_LANES:
+                self._launch_chunk(chunk_parts, (rows, lanes, 1, 1), rows, None, loaded=True)
 
     def close(self) -> None:
         """Wait for copies that are under way. There must be no steps any more."""
