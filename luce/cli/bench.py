@@ -20,6 +20,7 @@ from luce.cli.in_process import load_with_progress
 from luce.cli.outputs import check_writable, writing
 from luce.cli.shapes import Form, Shape
 from luce.compute.host_memory import spare_what_stays, use_one_heap
+from luce.compute.interpreter_lock import take_short_turns
 from luce.engines.choose_device import choose_device
 from luce.engines.load_model import LoadOptions, OpenedModel, demo_model, open_model
 from luce.engines.qwen35.device.budget import RoomError
@@ -153,6 +154,7 @@ def run(
         raise ConfigError("the CPU engine holds weights in float32; leave it away", flag="--format")
     plan = _plan(what, how, on_gpu)
     use_one_heap()
+    take_short_turns()
     begun: list[Report] = []
     try:
         _measure(model, synthetic, (format or "bf16").upper(), device, plan, what.tokens, begun.append)

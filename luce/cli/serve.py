@@ -43,6 +43,7 @@ from luce.cli.supervisor import notify, tell_of_stopping
 from luce.cli.telemetry import telemetry
 from luce.cli.trace_flags import TraceFlags
 from luce.compute.host_memory import spare_what_stays, use_one_heap
+from luce.compute.interpreter_lock import take_short_turns
 from luce.engines.load_model import LoadOptions
 from luce.errors import ConfigError
 from luce.http.options import HttpOptions
@@ -311,6 +312,7 @@ def _serve(
     recorder: Recorder | None,
 ) -> int:
     use_one_heap()
+    take_short_turns()
     found = opened(model, load)
     listener = listen(http_options)
     try:

@@ -10,7 +10,8 @@ that are not there. So two copies at the same position of the same content are e
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import attrs
@@ -36,6 +37,9 @@ __all__ = [
 ]
 
 Host = npt.NDArray[Any]
+
+ALIGNED = 64
+"""Bytes between the beginnings of arrays in a copy, or a multiple of them."""
 
 
 @attrs.frozen(eq=False)
@@ -112,6 +116,16 @@ def _fill(part: StatePart, to: Host, staged: Host, position: int) -> None:
         first = base % RING_ROWS
         np.moveaxis(to, part.axis, 0)[...] = np.moveaxis(staged, part.axis, 0)[first : first + CHUNK_ROWS]
         np.moveaxis(to, part.axis, 0)[position - base :] = 0
+
+
+def _arrays(wanted: Sequence[tuple[tuple[int, ...], str]]) -> Iterator[Host]:
+    """Arrays of shapes and dtypes out of one allocation, which is large enough for huge pages: memory comes page by
+    page when it is first written, which takes several times as long with small ones."""
+    sizes = [math.prod(shape) * np.dtype(dtype).itemsize for shape, dtype in wanted]
+    places = [0, *itertools.accumulate(-(-size // ALIGNED) * ALIGNED for size in sizes)]
+    room = np.empty(places[-1], np.uint8)
+    for at, size, (shape, dtype) in zip(places, sizes, wanted, strict=False):
+        yield room[at : at + size].view(dtype).reshape(shape)
 
 
 def _runs(places: npt.NDArray[np.intp]) -> Iterator[tuple[int, int, int]]:
@@ -212,17 +226,15 @@ class DeviceCopies:
         assert slot.base == position // CHUNK_ROWS * CHUNK_ROWS and 0 <= first <= position
         blocks = slot.table[first // BLOCK_ROWS : -(-position // BLOCK_ROWS)]
         few = len(blocks) <= 1
-        layers = tuple(
-            {part.name: np.empty(_kept_shape(part), part.dtype) for part in self._parts}
-            for _ in range(self._num_layers)
-        )
         config = pool.config
         shape = (position - first, config.kv_heads, config.head_dim)
+        kept = [(_kept_shape(part), part.dtype) for part in self._parts]
+        made = _arrays(
+            [*kept * self._num_layers, *[(shape, "uint16")] * (2 * sum(config.full_attention) * few)]
+        )
+        layers = tuple({part.name: next(made) for part in self._parts} for _ in range(self._num_layers))
         kv = (
-            tuple(
-                (np.empty(shape, np.uint16), np.empty(shape, np.uint16))
-                for _ in range(sum(config.full_attention))
-            )
+            tuple((next(made), next(made)) for _ in range(sum(config.full_attention)))
             if few
             else download_kv(pool, slot.table, first, position)
         )

@@ -23,8 +23,9 @@ __all__ = ["Staged", "Staging"]
 
 Host = npt.NDArray[Any]
 
-BUFFERS = 2
-"""Copies on their way at once; one more waits for a buffer."""
+BUFFERS = 4
+"""Copies on their way at once; one more waits for a buffer, and all steps with it. Two prompts may end in a step, each
+with a snapshot behind its picture and one behind its turn."""
 THREADS = 4
 """Finish one copy together: memory that is touched for the first time takes longer than the bus."""
 
