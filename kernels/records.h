@@ -53,11 +53,16 @@ DEVICE u32 fma_fields(u32 x, u32 s, u32 n) {
 #define RECORD_BYTES 8192
 struct Scales {};
 DEVICE void load_scales(const u8*, i32, Scales&) {}
-// A operands of the four k16 steps of a quarter.
-DEVICE void load_weights(const u8* record, const Scales&, i32 lane, i32 quarter, u32 (&a)[4][4]) {
+// The words of a quarter, and what becomes of them: A operands of its four k16 steps.
+struct Codes { u32x4 q[4]; };
+DEVICE void load_codes(const u8* record, i32 lane, i32 quarter, Codes& codes) {
+  UNROLL
+  for (int i = 0; i < 4; i++) codes.q[i] = words4_at(record + (quarter * 4 + i) * 512 + lane * 16);
+}
+DEVICE void make_weights(const Codes& codes, const Scales&, i32, i32, u32 (&a)[4][4]) {
   UNROLL
   for (int i = 0; i < 4; i++) {
-    u32x4 v = words4_at(record + (quarter * 4 + i) * 512 + lane * 16);
+    u32x4 v = codes.q[i];
     a[i][0] = v.x, a[i][1] = v.y, a[i][2] = v.z, a[i][3] = v.w;
   }
 }
@@ -78,11 +83,24 @@ DEVICE void flat_rows(u32 w, f32 d0, f32 c0, f32 d1, f32 c1, u32& upper, u32& lo
   upper = pack_bf16(f0, f1);
   lower = pack_bf16(f2, f3);
 }
-DEVICE void load_weights(const u8* record, const Scales& s, i32 lane, i32 quarter, u32 (&a)[4][4]) {
+#if FORMAT == FORMAT_Q8_0
+struct Codes { u32x4 q[2]; };
+#else
+struct Codes { u32x4 q; };
+#endif
+DEVICE void load_codes(const u8* record, i32 lane, i32 quarter, Codes& codes) {
+#if FORMAT == FORMAT_Q8_0
+  codes.q[0] = words4_at(record + quarter * 1024 + lane * 16);
+  codes.q[1] = words4_at(record + quarter * 1024 + 512 + lane * 16);
+#else
+  codes.q = words4_at(record + quarter * 512 + lane * 16);
+#endif
+}
+DEVICE void make_weights(const Codes& codes, const Scales& s, i32, i32 quarter, u32 (&a)[4][4]) {
   const f32 middle = FORMAT == FORMAT_Q8_0 ? -32896.0f : -32776.0f;
   u32x4 four = s.d[quarter >> 1];
 #if FORMAT == FORMAT_Q4_0
-  u32x4 q = words4_at(record + quarter * 512 + lane * 16);
+  const u32x4 q = codes.q;
 #endif
   UNROLL
   for (int block = 0; block < 2; block++) {
@@ -90,7 +108,7 @@ DEVICE void load_weights(const u8* record, const Scales& s, i32 lane, i32 quarte
     f32 d0 = f16_to_f32((u16)pair), d1 = f16_to_f32((u16)(pair >> 16)), c0 = mul(middle, d0), c1 = mul(middle, d1);
     u32 w[4];
 #if FORMAT == FORMAT_Q8_0
-    u32x4 q = words4_at(record + (quarter * 2 + block) * 512 + lane * 16);
+    const u32x4 q = codes.q[block];
     w[0] = q.x, w[1] = q.y, w[2] = q.z, w[3] = q.w;
     UNROLL
     for (int i = 0; i < 2; i++) {
@@ -123,8 +141,10 @@ DEVICE void load_scales(const u8* record, i32 lane, Scales& s) {
   s.top = words4_at(record + 2048 + lane * 16);
 #endif
 }
-DEVICE void load_weights(const u8* record, const Scales& s, i32 lane, i32 quarter, u32 (&a)[4][4]) {
-  u32x4 q = words4_at(record + quarter * 512 + lane * 16);
+struct Codes { u32x4 q; };
+DEVICE void load_codes(const u8* record, i32 lane, i32 quarter, Codes& codes) { codes.q = words4_at(record + quarter * 512 + lane * 16); }
+DEVICE void make_weights(const Codes& codes, const Scales& s, i32 lane, i32 quarter, u32 (&a)[4][4]) {
+  const u32x4 q = codes.q;
   u32 sc = quarter == 0 ? s.sc.x : quarter == 1 ? s.sc.y : quarter == 2 ? s.sc.z : s.sc.w;
   // 128 + sc as bf16, then sc 2^113, of rows g and g + 8 in the first and the second sub-block
   u32 first = fma_bf16x2(prmt(sc, 0x43434343u, 0x4140u), 0x78007800u, 0xfb80fb80u);
@@ -183,9 +203,17 @@ DEVICE void q6_scales(u32 bytes, int steps, u32& s, u32& n) {
   s = fma_bf16x2(small, steps ? 0x7a007a00u : 0x7b007b00u, NOTHING);
   n = fma_bf16x2(small, 0xbb00bb00u, NOTHING);
 }
-DEVICE void load_weights(const u8* record, const Scales& s, i32 lane, i32 quarter, u32 (&a)[4][4]) {
-  u32x4 q = words4_at(record + quarter * 512 + lane * 16);
-  u32x2 top = words2_at(record + 2048 + quarter * 256 + lane * 8);
+struct Codes {
+  u32x4 q;
+  u32x2 top;
+};
+DEVICE void load_codes(const u8* record, i32 lane, i32 quarter, Codes& codes) {
+  codes.q = words4_at(record + quarter * 512 + lane * 16);
+  codes.top = words2_at(record + 2048 + quarter * 256 + lane * 8);
+}
+DEVICE void make_weights(const Codes& codes, const Scales& s, i32, i32 quarter, u32 (&a)[4][4]) {
+  const u32x4 q = codes.q;
+  const u32x2 top = codes.top;
   u32 two[4], less[4];  // row g: steps 0 and 1, 2 and 3; row g + 8
   UNROLL
   for (int i = 0; i < 4; i++) q6_scales(i < 2 ? s.sc[quarter].x : s.sc[quarter].y, i & 1, two[i], less[i]);
@@ -244,8 +272,10 @@ DEVICE u32 iq4_bytes(u32 codes, u32 flipped) {
   return prmt(0x6a4f2d01u, 0xd9b59981u, codes) ^ prmt(0x765d3f18u, 0x0e3a5972u, flipped);
 #endif
 }
-DEVICE void load_weights(const u8* record, const Scales& s, i32 lane, i32 quarter, u32 (&a)[4][4]) {
-  u32x4 q = words4_at(record + quarter * 512 + lane * 16);
+struct Codes { u32x4 q; };
+DEVICE void load_codes(const u8* record, i32 lane, i32 quarter, Codes& codes) { codes.q = words4_at(record + quarter * 512 + lane * 16); }
+DEVICE void make_weights(const Codes& codes, const Scales& s, i32 lane, i32 quarter, u32 (&a)[4][4]) {
+  const u32x4 q = codes.q;
   u32 sc = quarter == 0 ? s.sc.x : quarter == 1 ? s.sc.y : quarter == 2 ? s.sc.z : s.sc.w;
   UNROLL
   for (int block = 0; block < 2; block++) {
@@ -279,6 +309,12 @@ DEVICE void load_weights(const u8* record, const Scales& s, i32 lane, i32 quarte
 #ifndef TABLE_BYTES
 #define TABLE_BYTES 0
 #endif
+
+DEVICE void load_weights(const u8* record, const Scales& s, i32 lane, i32 quarter, u32 (&a)[4][4]) {
+  Codes codes;
+  load_codes(record, lane, quarter, codes);
+  make_weights(codes, s, lane, quarter, a);
+}
 
 #if SCALED
 #define RECORD_D (MINIMA ? RECORD_BYTES - 64 : RECORD_BYTES - 32)
