@@ -38,7 +38,10 @@ typedef u64 TileDesc;
 template <u32 K_STRIDE, u32 COLUMN_STRIDE> DEVICE TileDesc tile_desc(const u8* shared) {
   return (u64)((shared_address(shared) & 0x3ffff) >> 4) | (u64)(K_STRIDE >> 4) << 16 | (u64)(COLUMN_STRIDE >> 4) << 32;
 }
-DEVICE TileDesc tile_step(TileDesc tile, u32 bytes) { return tile + (bytes >> 4); }
+DEVICE TileDesc tile_step(TileDesc tile, u32 bytes) {
+  asm("{.reg .b32 low, high; mov.b64 {low, high}, %0; add.u32 low, low, %1; mov.b64 %0, {low, high};}" : "+l"(tile) : "r"(bytes >> 4));
+  return tile;
+}
 DEVICE void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 DEVICE void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 template <int PENDING> DEVICE void wgmma_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory"); }

@@ -269,6 +269,8 @@ class WeightMatrix:
             "BUFFERS": plan.buffers,
             "EPILOGUE": epilogue.value,
         }
+        if self.format == "IQ4_XS":
+            defines["TABLE"] = 8
         shape = [
             scratch.counts,
             np.int32(rows),
@@ -279,6 +281,7 @@ class WeightMatrix:
             np.int32(padded_depth(self.depth) // 256),
             np.int32(tile),
             np.int32(plan.slices),
+            np.int32(plan.met),
         ]
         outs = [None, to] if swiglu else [to, None]
         self.device.kernel("gemm_wide.cu", "gemm_wide", defines)(
@@ -286,13 +289,13 @@ class WeightMatrix:
             plan.groups * 128 + 128,
             [
                 *(x, self.records, *outs, scratch.parts, *shape),
-                *(np.int32(plan.passes), np.int32(plan.held), np.int32(plan.stages)),
+                *(np.int32(size) for size in (plan.passes, plan.rest_passes, plan.held, plan.stages)),
             ],
             shared=plan.shared,
             early=True,
         )
-        if plan.slices > 1:
-            warps = -(-self.rows // ROW_BLOCK) * tokens // 8
+        if rest := -(-self.rows // ROW_BLOCK) - plan.met:
+            warps = rest * tokens // 8
             self.device.kernel("gemm_wide.cu", "gemm_wide_sum", defines)(
                 (-(-warps // 8), tiles, 1), 256, [scratch.parts, *outs, *shape], early=True
             )

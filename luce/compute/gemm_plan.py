@@ -28,10 +28,12 @@ _TABLE, _TABLE_OF_CLUSTERS = 4, 8
 """Of eight bytes of codes of IQ4_XS, how many are looked up in a table: of 0, 4, 6 and 8 the quickest on an H200."""
 _TINY, _SMALL = 8 << 20, 24 << 20
 """Bytes of matrices of which two CTAs stand on a multiprocessor."""
-_CHUNKS = {1: 6.0, 2: 6.1, 3: 6.4, 4: 12.0, 5: 13.0}
-_CTA_BYTES, _PASS, _MEETING, _PARTS = 30e3, 2.0, 3.0, 0.57e6
-"""Of gemm_wide on an H200: microseconds of a chunk of K by the warpgroups that multiply it; bytes of weights that a CTA
-gets in a microsecond; microseconds of a pass and of a meeting of slices; floats that meet in a microsecond."""
+_CHUNKS = {1: 4.6, 2: 4.8, 3: 5.6, 4: 6.6, 5: 8.0}
+_SLOW, _SLOW_CHUNKS = ("Q8_0", "Q6_K", "Q5_K"), {1: 6.3, 2: 6.6, 3: 6.6, 4: 7.3, 5: 9.0}
+_CTA_BYTES, _PASS, _MEETING, _SLICE, _PARTS = 33e3, 2.0, 3.0, 0.35, 0.57e6
+"""Of gemm_wide on an H200: microseconds of a chunk of K by the warpgroups that multiply it, in most formats and in
+those that take longer to unpack; bytes of weights that a CTA gets in a microsecond; microseconds of a pass, of a
+meeting and of each slice that meets; floats that meet in a microsecond."""
 
 
 @attrs.frozen
@@ -224,12 +226,16 @@ class WidePlan:
     buffers: int
     """Fragments of weights of a warp: 2 are made while products run."""
     x_stages: int
-    """Stages of 128 k of activations."""
+    """Stages of 256 k of activations."""
     grid: int
-    slices: int
-    """Of K; with more than one their sums meet in scratch and gemm_wide_sum adds them up."""
+    met: int
+    """Row-blocks that are taken over all of K; a multiple of 4, or all of them."""
     passes: int
-    """Of a CTA over its slice, each with other row-blocks."""
+    """Of a CTA over those, each with other row-blocks."""
+    slices: int
+    """Of K for the others: their sums meet in scratch and gemm_wide_sum adds them up."""
+    rest_passes: int
+    """Of a CTA over its slice of those."""
     held: int
     """Row-blocks of a pass, at most."""
     shared: int
@@ -242,10 +248,12 @@ class WidePlan:
 
 def wide_shared_bytes(name: str, rows: int, groups: int, held: int, stages: int, x_stages: int) -> int:
     """Shared memory that the kernel lays out for itself."""
-    sums = -(-x_stages // 2) * rows * 32 if name in _WITH_MINIMA else 0
-    totals = held * partial_floats(rows) * 4 if name in _SCALED or groups > 4 else 0
-    pieces = held * stages * (wide_piece_bytes(name) + 8)
-    return x_stages * (rows * 256 + 16) + sums + totals + pieces
+    sums = x_stages * rows * 32 if name in _WITH_MINIMA else 0
+    in_registers = 0 if name in _WITH_MINIMA else 3 if name in _SCALED else 4
+    totals = held * partial_floats(rows) * 4 if groups > in_registers else 0
+    pieces = held * stages * (wide_piece_bytes(name) + 16)
+    table = TABLE_BYTES if name == "IQ4_XS" else 0
+    return table + x_stages * (rows * 512 + 16) + sums + totals + pieces
 
 
 def wide_piece_bytes(name: str) -> int:
@@ -269,20 +277,28 @@ def wide_plan(
     *,
     slices: int = 1,
     passes: int = 1,
-    x_stages: int = 4,
+    x_stages: int = 2,
     buffers: int = 0,
+    met: int | None = None,
+    rest_passes: int = 1,
 ) -> WidePlan | None:
-    """The launch with these, and rings as deep as fit; None where it does not fit."""
+    """The launch with these, and rings as deep as fit; None where it does not fit. ``met``: row-blocks that are taken
+    over all of K in ``passes`` passes, the others in ``slices`` and ``rest_passes``; None: all, or with slices none
+    (then in ``passes`` too)."""
     chunks = -(-depth // CHUNK_DEPTH)
+    if met is None:
+        met, passes, rest_passes = (blocks, passes, 0) if slices == 1 else (0, 0, passes)
     shares = slice_ctas(chunks, slices, grid)
     if any(ctas == 0 for _, ctas in shares):
         return None
-    held = max(math.ceil(math.ceil(blocks / ctas) / passes) for _, ctas in shares)
+    held = math.ceil(math.ceil(met / grid) / passes) if met else 0
+    if met < blocks:
+        held = max(held, *(math.ceil(math.ceil((blocks - met) / ctas) / rest_passes) for _, ctas in shares))
     groups = -(-held // 4)
-    if groups > (4 if name in _SCALED and rows > 32 else 5):  # what fits into registers
+    if groups > (4 if name in _SCALED else 5):  # what fits into registers
         return None
     room = shared_limit - wide_shared_bytes(name, rows, groups, held, 0, x_stages)
-    stages = min(8, room // (held * (wide_piece_bytes(name) + 8)))
+    stages = min(8, room // (held * (wide_piece_bytes(name) + 16)))
     if stages < 2:
         return None
     return WidePlan(
@@ -291,26 +307,33 @@ def wide_plan(
         buffers or (1 if groups > 3 else 2),
         x_stages,
         grid,
-        slices,
+        met,
         passes,
+        slices,
+        rest_passes,
         held,
         wide_shared_bytes(name, rows, groups, held, stages, x_stages),
-        blocks * (chunks - chunks // slices + 1) * partial_floats(rows) if slices > 1 else 0,
+        (blocks - met) * (chunks - chunks // slices + 1) * partial_floats(rows),
         -(-blocks // 4),
     )
 
 
 def _wide_cost(name: str, plan: WidePlan, blocks: int, depth: int, rows: int) -> float:
     """Microseconds, about."""
-    multiply = _CHUNKS[plan.groups] * (0.8 if rows == 32 else 1)
+    multiply = (_SLOW_CHUNKS if name in _SLOW else _CHUNKS)[plan.groups] * (0.8 if rows == 32 else 1)
+    all_chunks = -(-depth // CHUNK_DEPTH)
 
-    def of_slice(chunks: int, ctas: int) -> float:
-        held = math.ceil(blocks / ctas / plan.passes)
-        return chunks * max(multiply, held * 4 * RECORD_BYTES[name] / _CTA_BYTES)
+    def of_pass(chunks: int, row_blocks: float, passes: int) -> float:
+        held = math.ceil(row_blocks / passes)
+        return passes * (_PASS + chunks * max(multiply, held * 4 * RECORD_BYTES[name] / _CTA_BYTES))
 
-    shares = slice_ctas(-(-depth // CHUNK_DEPTH), plan.slices, plan.grid)
-    taken = plan.passes * (_PASS + max(of_slice(*share) for share in shares))
-    return taken + (_MEETING + plan.parts / _PARTS if plan.slices > 1 else 0)
+    taken = of_pass(all_chunks, plan.met / plan.grid, plan.passes) if plan.met else 0.0
+    rest = blocks - plan.met
+    if rest:
+        shares = slice_ctas(all_chunks, plan.slices, plan.grid)
+        taken += max(of_pass(chunks, rest / ctas, plan.rest_passes) for chunks, ctas in shares)
+        taken += _MEETING + _SLICE * plan.slices + plan.parts / _PARTS
+    return taken
 
 
 @functools.cache
@@ -319,18 +342,33 @@ def plan_wide(
 ) -> WidePlan:
     """The launch for a matrix [out, depth] and tiles of 32 or 64 rows that takes the least time by measured costs."""
     blocks, chunks = -(-out // ROW_BLOCK), -(-depth // CHUNK_DEPTH)
-    found: list[WidePlan] = []
+    found: list[WidePlan | None] = []
+    sizes = (name, blocks, depth, rows)
     for slices in range(1, chunks + 1):
         grid = max(multiprocessors, slices)
         least = 1 + blocks * slices // (20 * grid)
-        for passes, x_stages in itertools.product(range(least, 2 * least + 3), (4, 3, 2)):
-            plan = wide_plan(
-                name, blocks, depth, rows, grid, shared_limit, slices=slices, passes=passes, x_stages=x_stages
+        for passes, x_stages in itertools.product(range(least, 2 * least + 3), (3, 2)):
+            found.append(
+                wide_plan(*sizes, grid, shared_limit, slices=slices, passes=passes, x_stages=x_stages)
             )
-            if plan is not None:
-                found.append(plan)
-    assert found, f"no launch of {name} fits into {shared_limit} bytes of shared memory"
-    return min(found, key=lambda plan: (_wide_cost(name, plan, blocks, depth, rows), plan.stages < 3))
+    # Whole rounds of row-blocks over all of K, the rest in as many slices as there are chunks.
+    for held, passes, rest_passes in itertools.product((4, 8, 12, 16), (1, 2, 3), (1, 2, 3)):
+        met = held * passes * multiprocessors
+        if met < blocks and chunks > 1 and multiprocessors >= chunks:
+            found.append(
+                wide_plan(
+                    *sizes,
+                    multiprocessors,
+                    shared_limit,
+                    met=met,
+                    passes=passes,
+                    slices=chunks,
+                    rest_passes=rest_passes,
+                )
+            )
+    plans = [plan for plan in found if plan is not None]
+    assert plans, f"no launch of {name} fits into {shared_limit} bytes of shared memory"
+    return min(plans, key=lambda plan: (_wide_cost(name, plan, blocks, depth, rows), plan.stages < 3))
 
 
 assert RECORD_DEPTH * 4 == CHUNK_DEPTH

@@ -64,8 +64,13 @@ def test_who_does_the_work_changes_no_bit(device: Device, name: str) -> None:
     wanted = product(matrix, x, 32)
     for grid, slices, passes in ((4, 1, 1), (2, 1, 2), (9, 2, 1), (5, 3, 2), (8, 4, 3)):
         plan = wide_plan(
-            name, 13, depth, 32, grid, device.shared_limit, slices=slices, passes=passes, x_stages=3
+            name, 13, depth, 32, grid, device.shared_limit, slices=slices, passes=passes, x_stages=2
         )
+        assert plan is not None
+        np.testing.assert_array_equal(wide(matrix, x, 32, plan), wanted, err_msg=str(plan))
+    for met, passes, slices, rest_passes in ((4, 1, 4, 1), (8, 2, 3, 2)):
+        deal = {"met": met, "passes": passes, "slices": slices, "rest_passes": rest_passes}
+        plan = wide_plan(name, 13, depth, 32, 4, device.shared_limit, **deal)
         assert plan is not None
         np.testing.assert_array_equal(wide(matrix, x, 32, plan), wanted, err_msg=str(plan))
 
@@ -86,14 +91,18 @@ def test_tiles_of_64_of_a_prefill(device: Device) -> None:
         np.testing.assert_array_equal(found[first : first + 64], wide(matrix, x[first : first + 64], 64))
 
 
-@pytest.mark.parametrize("slices", [1, 2])
-def test_gate_and_up_become_activations_with_sums(device: Device, slices: int) -> None:
+@pytest.mark.parametrize(
+    "deal",
+    [{"passes": 2}, {"slices": 2, "passes": 2}, {"met": 8, "slices": 2}],
+    ids=["whole", "slices", "whole and slices"],
+)
+def test_gate_and_up_become_activations_with_sums(device: Device, deal: dict[str, int]) -> None:
     gate, up = (random_rows("Q6_K", 136, 1280, seed) for seed in (1, 2))
     matrix = WeightMatrix.load(device, "Q6_K", interleave(gate, up), 1280)
     x = rows_of(40, 1280)
     few = device.array(np.full(activations.num_values(16, 136, 0), 0x7FC0, np.uint16))
     many = device.array(np.full(activations.num_values(64, 136, 64), 0x7FC0, np.uint16))
-    plan = wide_plan("Q6_K", 17, 1280, 64, 5, device.shared_limit, slices=slices, passes=2)
+    plan = wide_plan("Q6_K", 17, 1280, 64, 5, device.shared_limit, **deal)
     assert plan is not None
     scratch = scratch_for(device, [plan, matrix.plan(16)])
     matrix.decode(device.array(activations.pack(x[:16], 0)), few, 16, Epilogue.SWIGLU, scratch)
