@@ -15,6 +15,8 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from luce.actors import prefix_cache
 from luce.cli.main import _run as cli
 from luce.engines.fake.engine import FakeEngine, Mode, deepseek_capabilities, fake_capabilities
+from luce.engines.fake.reference import encoded_rows
+from luce.engines.seam import PatchImage
 from luce.errors import ConfigError, TraceFileError
 from luce.replay.redrive.driver import drive
 from luce.replay.redrive.outcome import Redrive
@@ -219,6 +221,39 @@ async def test_a_server_that_is_told_to_stop_when_its_actors_have_ended(tmp_path
     earlier = [*items[: record(items, "encoder", "stop", 0)], items[-1]]
     parted = await trio.to_thread.run_sync(lambda: again(earlier).parted)
     assert parted is not None and parted.why == "nothing sets it off"
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize(
+    ("machine", "event", "order"),
+    [("loop", "plan.empty", ["image.done", "stop"]), ("encoder", "stop", ["stop", "image.done"])],
+)
+async def test_a_picture_that_is_encoded_at_the_end(
+    machine: str, event: str, order: list[str], tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    """Nobody waits for it any more, and the loop has ended; the encoder may have been told to stop, or not yet."""
+    engine, done = FakeEngine(fake_capabilities(), mode=Mode.MANUAL, times=TIMES), trio.Event()
+
+    async def encode(image: PatchImage) -> Any:
+        await done.wait()
+        return encoded_rows(image, 8)
+
+    engine.encode_async = encode  # type: ignore[method-assign]
+
+    def look(one: EventRecord) -> None:
+        if one.event == event and one.configuration in (("stopped",), ("stopping",)):
+            done.set()
+
+    async with serving(engine, recorder=StepRecorder(tmp_path)) as service:
+        service.events.listen(look, machine)
+        handle = service.submit(ask(1, images=1))
+        await trio.sleep(1)
+        handle.cancel()
+        await read(handle)
+    items = items_of(tmp_path)
+    said = [one.event for one in items if isinstance(one, EventRecord) and one.machine == "encoder"]
+    assert said[-2:] == order
+    assert await trio.to_thread.run_sync(lambda: again(items).parted) is None
 
 
 # -- what is otherwise is found --------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from luce.actors.encoder import _precedence
-from luce.actors.messages import Plain
+from luce.actors.messages import Plain, ToEncoder
 from luce.actors.options import ServiceOptions
 from luce.actors.outside import Outside
 from luce.actors.request import Request
@@ -156,7 +156,7 @@ class _Driver:
             "loop": self.service.loop.mailbox,  # type: ignore[dict-item]
             "encoder": self.service.encoder.mailbox,  # type: ignore[dict-item]
         }
-        self._mail["encoder"].precedence = _precedence
+        self._mail["encoder"].precedence = self._encoder_order
         self._reader: EventReader = self.service.events.reader(content=True)
 
     # -- along the trace ----------------------------------------------------------------------------------------------
@@ -362,6 +362,12 @@ class _Driver:
         elif request is not None and event in ("mask.ready", "mask.failed"):
             self._masks.answer(request, event)
         return len(mail.held) > before
+
+    def _encoder_order(self, message: ToEncoder) -> tuple[bool, bool, int]:
+        """As the encoder's own; that it is to stop is said to it when that is due. The server says so some rounds of
+        tasks after the loop's end, which no record tells."""
+        stops = isinstance(self.due, EventRecord) and self.due.event == "stop"
+        return ((message.event == "stop") != stops, *_precedence(message))
 
     # -- requests -----------------------------------------------------------------------------------------------------
 
