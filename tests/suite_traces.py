@@ -134,9 +134,9 @@ class Suite:
         if voice is not None:
             self.counts["steps checked by python-statemachine"] += voice.checked
         if parted is not None and parted.record.machine == "request" and parted.why == TWICE:
-            self.counts["no further, for two requests of one id"] += 1
-            del kept[_last_arrival(kept) :]
-        elif parted is not None:
+            self.counts["not run, and checked no further, for two requests of one id"] += 1
+            return
+        if parted is not None:
             yield f"luce replay check: {parted}"
             return
         told = isinstance(
@@ -157,18 +157,6 @@ class Suite:
             yield f"luce replay run: {found.parted}"
         self.counts["traces run" if found.records == checker.checked else "traces run in part"] += 1
         self.counts["records run"] += found.records
-
-
-def _last_arrival(items: list[Item]) -> int:
-    """Its place. A trace of requests has one."""
-    from luce.trace.reader import FileStart
-    from luce.trace.schema import Arrival
-
-    return max(
-        at
-        for at, item in enumerate(items)
-        if not isinstance(item, FileStart) and isinstance(item[2], Arrival)
-    )
 
 
 def _keeping(items: Iterable[Item], kept: list[Item]) -> Iterator[Item]:
