@@ -29,6 +29,9 @@
 #ifndef CTAS
 #define CTAS 1              // that should fit on a multiprocessor
 #endif
+#ifndef BESIDE
+#define BESIDE 0            // warps of a block of another grid that runs beside this one: so many registers are left (28 warps: 72 each)
+#endif
 #if FORMAT == FORMAT_BF16
 #define PIECES 2            // of a record, each one stage
 #else
@@ -51,7 +54,7 @@
 // a slice; aligned: CTAs take whole row-blocks. stages: pieces of a warp's ring. slots: row-blocks of a CTA whose partial sums
 // can be under way. With NORM x is f32 [.][norm_width] and its RMS norm with factors `scale` is what is multiplied; the CTA has
 // all of K then, and NORM WARPS >= rows records. followed: by a grid that reads x and runs beside this one.
-LUCE_KERNEL_RESIDENT(gemm_decode, WARPS * WARP, CTAS)
+LUCE_KERNEL_RESIDENT(gemm_decode, (WARPS + BESIDE) * WARP, CTAS)
 (const u8* x, const u8* RESTRICT w, f32* y, u16* h, f32* parts, u32* counts, i32 rows, i32 n, i32 y_stride, i32 h_depth,
  i32 row_blocks, i32 records, i32 slice, i32 aligned, i32 stages, i32 slots, const f32* scale, f32 eps,
  i32 norm_width, i32 followed) {

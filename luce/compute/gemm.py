@@ -33,6 +33,8 @@ PLAIN_ROWS = 8
 PLAIN_WARPS = 8
 BESIDE_WARPS = 4
 """Of a block that finds registers beside one of :meth:`WeightMatrix.decode`."""
+BESIDE_ROWS = 4
+"""Rows up to which a small product finds room beside a large one: registers and shared memory are left to it."""
 MOST_NORMED = 8192
 """Values of rows up to which every CTA normalises them for itself."""
 MOST_PIECES = 6
@@ -197,6 +199,8 @@ class WeightMatrix:
             name, kind = "gemm_cluster", plan.window
         else:
             name, kind = "gemm_decode", int(plan.aligned)
+            if followed and rows <= BESIDE_ROWS:
+                defines["BESIDE"] = BESIDE_WARPS
         self.device.kernel(f"{name}.cu", name, defines)(
             (plan.grid, 1, 1),
             plan.all_warps * 32,

@@ -126,6 +126,7 @@ def _ask(device: RecordingDevice) -> None:
             else:
                 matrix.plain(None, None, rows, 0, Decoded.STORE)
     if device.arch == "sm_90a":
+        _matrix(device, "Q4_K").decode(None, None, 1, Decoded.STORE, GemmScratch(None, None), followed=True)
         for name, rows, epilogue in (("Q4_K", 64, Decoded.SWIGLU), ("BF16", 32, Decoded.ADD)):
             _matrix(device, name).wide(None, None, rows, epilogue, GemmScratch(None, None), tile=rows)
         for name, product, rows in (

@@ -14,7 +14,7 @@ import numpy as np
 from luce.compute import gemm_prefill
 from luce.compute.activations import BUCKETS, padded_depth
 from luce.compute.device import Array, Device
-from luce.compute.gemm import Epilogue, GemmScratch, RowNorm, WeightMatrix, scratch_sizes
+from luce.compute.gemm import BESIDE_ROWS, Epilogue, GemmScratch, RowNorm, WeightMatrix, scratch_sizes
 from luce.compute.gemm_cluster_plan import ClusterPlan
 from luce.compute.gemm_plan import DecodePlan, WidePlan
 from luce.compute.gemm_prefill import launch_gemm_prefill, prefill_rows
@@ -35,8 +35,6 @@ __all__ = [
 ]
 
 POINTWISE_THREADS = 256
-BESIDE_ROWS = 4
-"""Rows up to which a small product finds room beside a large one: registers and shared memory are left to it."""
 FEW_ROWS = 16
 """Most rows whose products are bound by reading the weights alone."""
 SUMMED = ("Q4_K", "Q5_K")
