@@ -27,17 +27,24 @@ DEVICE void cluster_arrive() { asm volatile("barrier.cluster.arrive.relaxed;" ::
 DEVICE void cluster_wait() { asm volatile("barrier.cluster.wait;" ::: "memory"); }
 // Arrival of a thread that has stored into other blocks: its stores are there when they go on (and may end).
 DEVICE void cluster_arrive_stored() { asm volatile("barrier.cluster.arrive.release;" ::: "memory"); }
+#if SHOW_ORDERS  // device.h
+#define LUCE_STORE "red.relaxed.cluster.shared::cluster.max"
+#define LUCE_LOAD "atom.relaxed.cluster.shared::cta.add.u32 %0, [%1], 0;"
+#else
+#define LUCE_STORE "st.relaxed.cluster.shared::cluster"
+#define LUCE_LOAD "ld.relaxed.cluster.shared::cta.u32 %0, [%1];"
+#endif
 // A number in the same place of every block that only grows. It orders nothing by itself: whoever publishes has used what it loaded before,
 // and whoever awaits stores only then.
 DEVICE void publish_cluster(u32* at, u32 value) {
   UNROLL
   for (u32 rank = 0; rank < CLUSTER; rank++)
-    asm volatile("{.reg .b32 there; mapa.shared::cluster.u32 there, %0, %1; st.relaxed.cluster.shared::cluster.u32 [there], %2;}"
+    asm volatile("{.reg .b32 there; mapa.shared::cluster.u32 there, %0, %1; " LUCE_STORE ".u32 [there], %2;}"
                  ::"r"(shared_address(at)), "r"(rank), "r"(value) : "memory");
 }
 DEVICE void await_cluster(const u32* at, u32 value) {
   u32 found;
-  do asm volatile("ld.relaxed.cluster.shared::cta.u32 %0, [%1];" : "=r"(found) : "r"(shared_address(at)) : "memory");
+  do asm volatile(LUCE_LOAD : "=r"(found) : "r"(shared_address(at)) : "memory");
   while (found < value);
 }
 #else

@@ -37,7 +37,7 @@ CASES = {
     "device": "works_together or matrix_instruction or bulk_copies",
     "norm": "pointwise or picked",
     "copies": "copied or filled",
-    "gemm_decode": "added_to_the_residual or (gate_and_up and 4)",
+    "gemm_decode": "added_to_the_residual or (gate_and_up and 4) or (who_does and Q4_K)",
     "gemm_wide": "products_are_added",
     "gemm_prefill": "writes_its_columns_alone",
     "gemm_plain": "products_are_added",
