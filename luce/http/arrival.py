@@ -8,22 +8,25 @@ from typing import Any
 import trio
 from quart.wrappers import Request
 
-__all__ = ["arrival", "forget_arrival", "note_arrival"]
+__all__ = ["arrival", "begin_at", "note_arrival"]
 
 _KEY = "luce.arrival"
+_BEGUN = "luce.begun"
 
 State = MutableMapping[str, Any]
 """ASGI's, of a connection; each of its requests has a copy."""
 
 
 def note_arrival(state: State, when: float) -> None:
-    """What is read now was there at this time of trio's clock. A request whose head ends in it arrived then."""
-    state[_KEY] = when
+    """What is read now was there at this time of trio's clock. A request whose head ends in it arrived then, or when
+    its turn came, whichever is later."""
+    state[_KEY] = max(when, state.get(_BEGUN, when))
 
 
-def forget_arrival(state: State) -> None:
-    """What was read waited for something else: requests in it begin when they are looked at."""
-    state.pop(_KEY, None)
+def begin_at(state: State, when: float) -> None:
+    """Until then there was another request's answer to wait for: the next one begins no earlier, whether its bytes were
+    read before this or lay with the system."""
+    state[_KEY] = state[_BEGUN] = when
 
 
 def arrival(request: Request) -> float:

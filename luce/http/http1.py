@@ -14,13 +14,14 @@ from __future__ import annotations
 from typing import Any
 
 import h11
+import trio
 from hypercorn.events import Closed, RawData, Updated
 from hypercorn.protocol.events import Body, EndBody, Request, Response
 from hypercorn.protocol.h11 import STREAM_ID, H11Protocol
 from hypercorn.protocol.http_stream import HTTPStream
 
 from luce.errors import RequestError, reason
-from luce.http.arrival import forget_arrival
+from luce.http.arrival import begin_at
 from luce.http.refusals import MAX_HEAD_BYTES, check_head, origin_form, refusal, too_long
 
 __all__ = ["Http1Protocol", "Http2Begins"]
@@ -100,7 +101,9 @@ class Http1Protocol(H11Protocol):
             elif event is h11.PAUSED:
                 await self.can_read.clear()
                 await self.can_read.wait()
-                forget_arrival(self.connection_state)  # its predecessor's answer was waited for
+                begin_at(
+                    self.connection_state, trio.current_time()
+                )  # its predecessor's answer was waited for
             elif isinstance(event, h11.ConnectionClosed) or event is h11.NEED_DATA or self.stream is None:
                 break
             elif isinstance(event, h11.Data):

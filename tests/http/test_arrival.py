@@ -50,23 +50,47 @@ async def test_what_came_while_the_server_was_busy(protocol: str) -> None:
         assert any(abs(arrived - when) < NEAR for when in sent), "when it was sent, not when it was read"
 
 
-async def test_what_came_behind_another_request_counts_from_when_it_is_looked_at() -> None:
+@pytest.mark.parametrize("protocol", ["1.1", "1.1 over TLS"])
+@pytest.mark.parametrize("early", [1, 20, None], ids=["a byte", "a line", "all"])
+async def test_what_came_behind_another_request_counts_from_its_turn(
+    early: int | None, protocol: str
+) -> None:
+    """Whether all of it was read at once, or the rest lay with the system for as long as the other one took."""
     go = trio.Event()
 
     async def waits(submission: Submission) -> AsyncIterator[Piece]:
         await go.wait()
         yield End("stop")
 
-    async with serving(StubService(waits)) as server:
-        peer = await connect(server, "1.1")
+    async with serving(StubService(waits), **options_of(protocol)) as server:
+        peer = await connect(server, protocol)
         body = json.dumps({"messages": HI}).encode()
         head = f"POST {PATH} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
         one = f"{head}content-length: {len(body)}\r\n\r\n".encode() + body
-        await peer.stream.send_all(one + one)
+        await peer.stream.send_all(one + one[:early])
         await until(lambda: server.service.submissions)
+        if early is not None:
+            await peer.stream.send_all(one[early:])
+        await trio.sleep(0.05)
         answered = trio.current_time()
         go.set()
         await until(lambda: len(server.service.submissions) == 2)
         first, second = server.service.arrived
         assert first is not None and second is not None
         assert first < answered <= second
+
+
+async def test_after_an_idle_time_a_request_counts_from_its_own_bytes() -> None:
+    """That another one was waited for once does not hold for those to come."""
+    async with serving() as server:
+        peer = await connect(server, "1.1")
+        body = json.dumps({"messages": HI}).encode()
+        head = f"POST {PATH} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+        one = f"{head}content-length: {len(body)}\r\n\r\n".encode() + body
+        await peer.stream.send_all(one + one)
+        await until(lambda: len(server.service.submissions) == 2 and not server.service.running)
+        sent = trio.current_time()
+        await peer.stream.send_all(one)
+        await until(lambda: len(server.service.submissions) == 3)
+        third = server.service.arrived[2]
+        assert third is not None and third >= sent
