@@ -17,7 +17,7 @@ from luce.cli.main import EXIT_FAILED
 from luce.cli.outputs import same_file, writing
 from luce.cli.replay_exact import OneTrace, exact
 from luce.cli.replay_load import load
-from luce.cli.replay_run import run
+from luce.cli.replay_run import NO_END, run
 from luce.errors import ConfigError, printable
 from luce.replay.check import Checker, Divergence, charts_of, first_divergence
 from luce.trace.events import EventRecord
@@ -59,10 +59,12 @@ def check(
     header = read_header(paths[0]).header
     voice = _voice(header, sample) if independent else None
     checker, warnings = Checker(voice), list[str]()
-    found = first_divergence(read_trace(paths, warnings), checker)
+    found = first_divergence(read_trace(paths, warnings, unbroken=True), checker)
     for line in warnings:
         print(f"luce: {printable(line)}", file=sys.stderr)
     _note_other_charts(header)
+    for name in checker.unended if found is None else ():
+        print(printable(f"luce: run {name}: {NO_END}"), file=sys.stderr)
     if found is not None:
         for line in _told(found, checker):
             print(line)

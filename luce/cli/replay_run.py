@@ -20,7 +20,9 @@ from luce.trace.reader import FileStart, read_header, read_trace, trace_paths
 if TYPE_CHECKING:
     from luce.replay.redrive.outcome import Parted
 
-__all__ = ["run"]
+__all__ = ["NO_END", "run"]
+
+NO_END = "the trace does not reach the end of its server: that was killed, or still runs, or the last records are gone"
 
 
 def run(
@@ -49,6 +51,8 @@ def run(
         logging.disable(logging.NOTSET)
     for line in warnings:
         print(f"luce: {printable(line)}", file=sys.stderr)
+    if not (script.whole or script.failed) and found.parted is None:
+        print(f"luce: {NO_END}", file=sys.stderr)
     if found.parted is not None:
         guards = {name: chart.guard_order for name, chart in charts_of(first.header, first.path).items()}
         for line in _told(found.parted, guards):

@@ -7,6 +7,7 @@ kept by configuration, event, bits and target.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 from collections import deque
@@ -125,11 +126,18 @@ class Checker:
         self._known: dict[tuple[Configuration, str, int, tuple[str, ...]], Configuration | str] = {}
         self._entered: dict[tuple[str, int, tuple[str, ...]], Configuration | str] = {}
         self._configurations: dict[str, Mapping[tuple[str, ...], Configuration]] = {}
+        self._open: dict[str, None] = {}
+        """Runs whose server is on its way, as far as was seen."""
         self._run: str | None = None
         self._expected: int | None = None
         self._adopts = False
         """Behind a gap nobody knows where machines stand, until the next file says so."""
         self._ranges: dict[str, deque[EventRecord]] = {}
+
+    @property
+    def unended(self) -> tuple[str, ...]:
+        """Runs whose server is not seen to stop: it was killed, or still runs, or the last records are gone."""
+        return tuple(self._open)
 
     def see(self, item: Item) -> Divergence | None:
         if isinstance(item, EventRecord):
@@ -183,6 +191,8 @@ class Checker:
                     f"its snapshot has {machine} {name} in {', '.join(states)}, where no chart leads",
                 )
             stated[machine, name] = here
+        if header.first == 0 or any(machine == "server" for machine, _ in stated):
+            self._open[header.run] = None
         if goes_on:
             return self._compare(start, stated)
         self._forget()
@@ -254,6 +264,8 @@ class Checker:
             return Divergence(record, why, tuple(live.recent)[:-1])
         if found.finished:
             del self._live[key]
+            if machine == "server" and self._run is not None:
+                self._open.pop(self._run, None)
         return None
 
     def _enter(self, record: EventRecord, chart: Chart) -> Configuration | str:
@@ -357,6 +369,12 @@ def first_divergence(items: Iterable[Item], checker: Checker) -> Divergence | No
         found = checker.see(item)
         if found is not None:
             same = (found.record.machine, found.record.id)
-            after = (one for one in rest if isinstance(one, EventRecord) and (one.machine, one.id) == same)
-            return attrs.evolve(found, after=tuple(islice(after, CONTEXT)))
+            after: list[EventRecord] = []
+            # What cannot be read behind it takes nothing from what was found.
+            with contextlib.suppress(TraceFileError):
+                after += islice(
+                    (one for one in rest if isinstance(one, EventRecord) and (one.machine, one.id) == same),
+                    CONTEXT,
+                )
+            return attrs.evolve(found, after=tuple(after))
     return None

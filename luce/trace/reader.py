@@ -14,7 +14,7 @@ from luce.trace.columns import BlockReader, Located
 from luce.trace.events import EventRecord
 from luce.trace.files import trace_files
 from luce.trace.frames import Break, FrameKind, frames
-from luce.trace.schema import VERSION, Header, Snapshot
+from luce.trace.schema import VERSION, Gap, Header, Snapshot
 
 __all__ = ["FileStart", "Item", "TraceFile", "read_header", "read_trace", "trace_paths"]
 
@@ -150,17 +150,49 @@ def trace_paths(given: Iterable[Path]) -> list[Path]:
     return found
 
 
-def read_trace(paths: Iterable[Path], warnings: list[str] | None = None) -> Iterator[Item]:
+def read_trace(
+    paths: Iterable[Path], warnings: list[str] | None = None, *, unbroken: bool = False
+) -> Iterator[Item]:
     """The items of several files, one file after the other.
 
     Args:
-        warnings: gets a line for every file that breaks off.
+        warnings: gets a line for every file that breaks off, and for every one before which records of its run are
+            missing.
+        unbroken: that records are missing between two files of a run is an error.
 
     Raises:
-        TraceFileError: as :class:`TraceFile`.
+        TraceFileError: as :class:`TraceFile`; or a file stands behind a later one of its run, or twice.
     """
+    nexts: dict[str, int | None] = {}
+    """By run: the number of the record that its next file begins with; None: the recorder had lost some."""
     for path in paths:
-        file = TraceFile(path)
-        yield from file
+        file, run = TraceFile(path), ""
+        for item in file:
+            if isinstance(item, EventRecord):
+                nexts[run] = item.seq + 1
+            elif isinstance(item, FileStart):
+                run = item.header.run
+                missing = _missing(path, item.header.first, nexts.get(run))
+                if missing is not None and unbroken:
+                    raise TraceFileError(path, missing)
+                if missing is not None and warnings is not None:
+                    warnings.append(f"{path}: {missing}")
+                nexts[run] = item.header.first
+            elif isinstance(item[2], Gap):
+                nexts[run] = None
+            yield item
         if file.warning is not None and warnings is not None:
             warnings.append(file.warning)
+
+
+def _missing(path: Path, first: int, expected: int | None) -> str | None:
+    """What is to be said of the records between two files of a run."""
+    if expected is None or first == expected:
+        return None
+    if first < expected:
+        raise TraceFileError(
+            path,
+            f"it begins with record {first}, and record {expected - 1} of its run stands before it: give each file of "
+            "a run once, in their order",
+        )
+    return f"records {expected} to {first - 1} of its run are missing before it: a file, or the end of one"

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -33,8 +34,8 @@ log = logging.getLogger("luce.trace")
 
 
 def run_name() -> str:
-    """Of this process and moment, sorted by time."""
-    return f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{os.getpid()}"
+    """Of this process and moment, sorted by time; nobody else's, where process numbers are few."""
+    return f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{os.getpid()}-{secrets.token_hex(3)}"
 
 
 class Recorder:

@@ -53,6 +53,8 @@ class Script:
     """Number of the last record; a file that is being written may have more when it is read again."""
     whole: bool = False
     """The server came to its end."""
+    failed: bool = False
+    """It ended by a fault."""
 
 
 def script_of(items: Iterable[Item]) -> Script:
@@ -70,6 +72,7 @@ def script_of(items: Iterable[Item]) -> Script:
                 _see(script, item)
             elif item.machine == "server":
                 script.whole = "stopped" in item.configuration
+                script.failed = "failed" in item.configuration
             elif item.machine == "memory":
                 script.memory.setdefault(str(item.id), deque()).append(item.value)
         elif isinstance(item, FileStart):
