@@ -19,10 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from luce.trace.events import ANY, EventRecord, Range
+from luce.trace.objects import check_objects
 from luce.trace.schema import Detail, Unknown
 
-__all__ = ["BlockReader", "BlockWriter", "Located"]
+__all__ = ["MOST_RECORDS", "BlockReader", "BlockWriter", "Located"]
 
+MOST_RECORDS = 4096
+"""In a block, which bounds what a reader holds."""
 _HEAD = struct.Struct("<QI")
 """Number of the first record, and how many there are."""
 _WIDTHS = (8, 4, 4, 2)
@@ -185,14 +188,18 @@ class BlockReader:
         at = _HEAD.size
         if len(data) < at + count * sum(_WIDTHS):
             raise ValueError(f"a block of {count} records ends within its columns")
+        if count > MOST_RECORDS:
+            raise ValueError(f"a block of {count} records; {MOST_RECORDS} is the most")
         columns = []
         for width in _WIDTHS:
             raw = np.frombuffer(data, np.uint8, count * width, at).reshape(width, count)
             columns.append(np.ascontiguousarray(raw.T).view(f"<u{width}").reshape(count))
             at += count * width
         columns[0] = np.cumsum(columns[0].view("<i8"), dtype="<i8").view("<f8")
+        rest = memoryview(data)[at:]
+        check_objects(rest)
         try:
-            tail = _tails.decode(memoryview(data)[at:])
+            tail = _tails.decode(rest)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise ValueError(f"a block's names cannot be read: {error}") from None
         self._who += tail.who

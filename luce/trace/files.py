@@ -10,7 +10,7 @@ from typing import BinaryIO
 import attrs
 import msgspec
 
-from luce.trace.columns import BlockWriter, Located
+from luce.trace.columns import MOST_RECORDS, BlockWriter, Located
 from luce.trace.common_prefixes import CommonPrefixes, Rows
 from luce.trace.events import News, Note
 from luce.trace.frames import MAGIC, FrameKind, frame
@@ -19,8 +19,6 @@ from luce.trace.schema import Gap, Header, Snapshot
 __all__ = ["SUFFIX", "Limits", "TraceFiles", "trace_files"]
 
 SUFFIX = ".ltrace"
-BLOCK = 4096
-"""Records in a block at most, which bounds what a reader holds."""
 LEAST_REMEMBERED = 1 << 20
 """Tokens, 4 bytes each."""
 
@@ -93,8 +91,8 @@ class TraceFiles:
             at = clock if not entries else entries[0][0]
             self._append(FrameKind.BLOCK, self._blocks.block(first, (), [(first, at, Gap(lost))]))
         at = 0
-        for start in range(0, max(len(entries), 1), BLOCK):
-            part = entries[start : start + BLOCK]
+        for start in range(0, max(len(entries), 1), MOST_RECORDS):
+            part = entries[start : start + MOST_RECORDS]
             end = first + start + len(part)
             last = start + len(part) == len(entries)
             to = len(details) if last else at

@@ -26,12 +26,17 @@ MAX_FRAME = 1 << 28
 _HEAD = struct.Struct("<IIII")
 """Length of the packed bytes, kind and length unpacked in one, checksum of the packed bytes, and of these three."""
 _KIND_SHIFT = 29
+_PIECE = 1 << 16
+"""Bytes at a time of what is not kept."""
 
 
 class FrameKind(enum.IntEnum):
     HEADER = 1
     SNAPSHOT = 2
     BLOCK = 3
+
+
+_KNOWN = frozenset(FrameKind)
 
 
 @attrs.frozen
@@ -41,6 +46,7 @@ class Frame:
     kind: int
     """One that no :class:`FrameKind` names comes from a later luce."""
     data: bytes
+    """Nothing of a kind that is not known: that is passed over as it is, packed."""
 
 
 @attrs.frozen
@@ -59,8 +65,12 @@ def frame(kind: FrameKind, data: bytes) -> bytes:
     return head + struct.pack("<I", zlib.crc32(head)) + packed
 
 
-def frames(file: BinaryIO, name: str) -> Iterator[Frame | Break]:
+def frames(file: BinaryIO, name: str, most: int = MAX_FRAME) -> Iterator[Frame | Break]:
     """The frames of a file from its start, one in memory at a time; a :class:`Break` last if the file has one.
+
+    Args:
+        name: of the file, for errors.
+        most: bytes of a frame, packed or not, that are taken into memory.
 
     Raises:
         TraceFileError: it is no trace file, or a byte of it has changed; names the offset.
@@ -90,14 +100,33 @@ def frames(file: BinaryIO, name: str) -> Iterator[Frame | Break]:
             raise TraceFileError(
                 name, f"byte {offset}: a frame of {max(packed, size)} bytes; {MAX_FRAME} is the most"
             )
-        data = file.read(packed)
-        if len(data) < packed:
+        kind = shape >> _KIND_SHIFT
+        known = kind in _KNOWN
+        if known and max(packed, size) > most:
+            raise TraceFileError(
+                name,
+                f"byte {offset}: a frame of {max(packed, size)} bytes; {most} is the most that is read here",
+            )
+        data, length, found = _read(file, packed, keep=known)
+        if length < packed:
             yield Break(offset)
             return
-        if zlib.crc32(data) != check:
+        if found != check:
             raise TraceFileError(name, f"byte {offset}: a frame of {packed} bytes is damaged")
-        yield Frame(offset, shape >> _KIND_SHIFT, _unpacked(data, size, name, offset))
+        yield Frame(offset, kind, _unpacked(data, size, name, offset) if known else b"")
         offset += _HEAD.size + packed
+
+
+def _read(file: BinaryIO, count: int, *, keep: bool) -> tuple[bytes, int, int]:
+    """So many bytes, if they are to be kept; how many there were, and their checksum."""
+    if keep:
+        data = file.read(count)
+        return data, len(data), zlib.crc32(data)
+    length = check = 0
+    while length < count and (piece := file.read(min(count - length, _PIECE))):
+        length += len(piece)
+        check = zlib.crc32(piece, check)
+    return b"", length, check
 
 
 def _unpacked(data: bytes, size: int, name: str, offset: int) -> bytes:
@@ -114,7 +143,7 @@ def _unpacked(data: bytes, size: int, name: str, offset: int) -> bytes:
 
 
 def _only_zeros(file: BinaryIO) -> bool:
-    while piece := file.read(1 << 16):
+    while piece := file.read(_PIECE):
         if any(piece):
             return False
     return True

@@ -13,10 +13,11 @@ from luce.errors import TraceFileError, reason
 from luce.trace.columns import BlockReader, Located
 from luce.trace.events import EventRecord
 from luce.trace.files import trace_files
-from luce.trace.frames import Break, FrameKind, frames
+from luce.trace.frames import MAX_FRAME, Break, FrameKind, frames
+from luce.trace.objects import check_objects
 from luce.trace.schema import VERSION, Gap, Header, Snapshot
 
-__all__ = ["FileStart", "Item", "TraceFile", "read_header", "read_trace", "trace_paths"]
+__all__ = ["FileStart", "Item", "TraceFile", "read_header", "read_trace", "start_of", "trace_paths"]
 
 
 class _Version(msgspec.Struct):
@@ -40,10 +41,14 @@ class TraceFile:
 
     Args:
         path: what is read.
+        most_frame: bytes of a frame that are taken into memory.
+        name: what errors and warnings call it; its path if None.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, most_frame: int = MAX_FRAME, name: str | None = None) -> None:
         self.path = path
+        self.name = os.fspath(path) if name is None else name
+        self._most = most_frame
         self.warning: str | None = None
         """Once everything is read: where the file breaks off."""
         self.offset = 0
@@ -59,14 +64,14 @@ class TraceFile:
             with self.path.open("rb") as file:
                 yield from self._items(file)
         except OSError as error:
-            raise TraceFileError(self.path, reason(error)) from None
+            raise TraceFileError(self.name, reason(error)) from None
 
     def _items(self, file: object) -> Iterator[Item]:
         blocks = BlockReader()
         header: Header | None = None
         snapshot: Snapshot | None = None
         expected = 0
-        for frame in frames(file, os.fspath(self.path)):  # type: ignore[arg-type]
+        for frame in frames(file, self.name, self._most):  # type: ignore[arg-type]
             self.offset = frame.offset
             if isinstance(frame, Break):
                 self._break(frame.offset)
@@ -78,6 +83,7 @@ class TraceFile:
                 elif header is None:
                     raise ValueError("the first frame is no header")  # noqa: TRY301
                 elif frame.kind == FrameKind.SNAPSHOT:
+                    check_objects(frame.data)
                     snapshot = msgspec.msgpack.decode(frame.data, type=Snapshot)
                     yield FileStart(self.path, header, snapshot)
                 elif frame.kind == FrameKind.BLOCK:
@@ -93,18 +99,19 @@ class TraceFile:
                             expected = item.seq + 1
                         yield item
             except (ValueError, msgspec.DecodeError, msgspec.ValidationError) as error:
-                raise TraceFileError(self.path, f"byte {frame.offset}: {error}") from None
+                raise TraceFileError(self.name, f"byte {frame.offset}: {error}") from None
         if snapshot is None:
             self._break(self.offset)
 
     def _break(self, offset: int) -> None:
         self.warning = (
-            f"{self.path}: it breaks off at byte {offset}: its writer was killed, or still writes; "
+            f"{self.name}: it breaks off at byte {offset}: its writer was killed, or still writes; "
             "everything before that is read"
         )
 
 
 def _header(data: bytes) -> Header:
+    check_objects(data)
     version = msgspec.msgpack.decode(data, type=_Version).version
     if version != VERSION:
         raise ValueError(
@@ -119,10 +126,15 @@ def read_header(path: Path) -> FileStart:
     Raises:
         TraceFileError: as :class:`TraceFile`, or it breaks off before.
     """
-    for item in TraceFile(path):
+    return start_of(TraceFile(path))
+
+
+def start_of(file: TraceFile) -> FileStart:
+    """As :func:`read_header`."""
+    for item in file:
         if isinstance(item, FileStart):
             return item
-    raise TraceFileError(path, "it breaks off within its header; nothing is in it")
+    raise TraceFileError(file.name, "it breaks off within its header; nothing is in it")
 
 
 def trace_paths(given: Iterable[Path]) -> list[Path]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import logging
 import struct
+import tracemalloc
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -20,10 +21,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from luce.errors import ConfigError, TraceFileError
-from luce.trace.columns import BlockReader, BlockWriter
+from luce.trace.columns import MOST_RECORDS, BlockReader, BlockWriter
 from luce.trace.events import ANY, EventRecord, EventStream, News, Range
 from luce.trace.files import SUFFIX, Limits, TraceFiles, trace_files
-from luce.trace.frames import MAGIC, FrameKind, frame, frames
+from luce.trace.frames import MAGIC, Frame, FrameKind, frame, frames
+from luce.trace.objects import MOST_OBJECTS, check_objects
 from luce.trace.reader import FileStart, TraceFile, read_header, read_trace, trace_paths
 from luce.trace.recorder import Recorder
 from luce.trace.schema import (
@@ -279,6 +281,93 @@ def test_a_frame_that_unpacks_to_more_than_it_says_takes_no_memory(tmp_path: Pat
     path.write_bytes(MAGIC + head + struct.pack("<I", zlib.crc32(head)) + packed)
     with pytest.raises(TraceFileError, match="does not unpack to the 10 bytes"):
         items_of(path)
+
+
+def test_frames_of_a_later_luce_are_passed_over_as_they_are(tmp_path: Path) -> None:
+    packed = zlib.compress(bytes(1 << 26), 9)
+    head = struct.pack("<III", len(packed), 7 << 29 | 1 << 26, zlib.crc32(packed))
+    path = written(tmp_path, RECORDS)
+    later = head + struct.pack("<I", zlib.crc32(head)) + packed
+    path.write_bytes(path.read_bytes() + later)
+    tracemalloc.start()
+    try:
+        assert records_of(path) == RECORDS
+        assert tracemalloc.get_traced_memory()[1] < 1 << 22, "not unpacked"
+    finally:
+        tracemalloc.stop()
+    path.write_bytes(path.read_bytes()[:-1])
+    (warning,) = warnings_of(path)
+    assert "breaks off" in warning
+    path.write_bytes(path.read_bytes()[:-1] + b"??")
+    with pytest.raises(TraceFileError, match="is damaged"):
+        records_of(path)
+
+
+def warnings_of(path: Path) -> list[str]:
+    said: list[str] = []
+    for _ in read_trace([path], said):
+        pass
+    return said
+
+
+def test_a_reader_may_take_smaller_frames_only(tmp_path: Path) -> None:
+    path = written(tmp_path, RECORDS, [(8, 1.0, Arrival("r", 0, 0.0, 1, b"", {}, token_ids=bytes(1 << 20)))])
+    assert [item for item in TraceFile(path, most_frame=1 << 21) if isinstance(item, EventRecord)] == RECORDS
+    with pytest.raises(
+        TraceFileError, match=r"^upload: byte \d+: a frame of 10\d{5} bytes; 1048576 is the most"
+    ):
+        list(TraceFile(path, most_frame=1 << 20, name="upload"))
+
+
+@pytest.mark.parametrize("where", ["header", "snapshot", "block"])
+def test_a_frame_of_very_many_small_values_is_refused_before_they_are_made(
+    where: str, tmp_path: Path
+) -> None:
+    many = b"\xdd" + struct.pack(">I", 1 << 22) + b"\x90" * (1 << 22)
+    path = written(tmp_path, RECORDS)
+    with path.open("rb") as file:
+        head, snapshot = [one for one in frames(file, "") if isinstance(one, Frame)][:2]
+    kept = [frame(FrameKind.HEADER, head.data), frame(FrameKind.SNAPSHOT, snapshot.data)]
+    made = {
+        "header": [frame(FrameKind.HEADER, many)],
+        "snapshot": [kept[0], frame(FrameKind.SNAPSHOT, many)],
+        "block": [*kept, frame(FrameKind.BLOCK, struct.pack("<QI", 7, 0) + many)],
+    }[where]
+    path.write_bytes(MAGIC + b"".join(made))
+    with pytest.raises(TraceFileError, match=f"more than {MOST_OBJECTS} values"):
+        items_of(path)
+
+
+def test_a_block_of_more_records_than_writers_make_is_refused() -> None:
+    entries = [(1.0, "request", "r", "token", 0, FLOWING)] * (MOST_RECORDS + 1)
+    BlockReader().read(BlockWriter().block(0, entries[1:], []))
+    with pytest.raises(ValueError, match=f"a block of {MOST_RECORDS + 1} records"):
+        BlockReader().read(BlockWriter().block(0, entries, []))
+
+
+values = st.recursive(
+    st.one_of(
+        st.none(), st.booleans(), st.integers(-(2**63), 2**64 - 1), st.floats(), st.text(), st.binary()
+    ),
+    lambda inner: st.one_of(st.lists(inner), st.dictionaries(st.integers(0, 2**40) | st.text(), inner)),
+)
+
+
+@given(values, st.sampled_from([0, 1, 255, 256, 65_535, 65_536]))
+@settings(deadline=None, max_examples=100)
+def test_values_are_counted_as_they_are_made(value: Any, length: int) -> None:
+    def count(one: Any) -> int:
+        if isinstance(one, dict):
+            return 1 + sum(count(key) + count(inside) for key, inside in one.items())
+        return 1 + sum(map(count, one)) if isinstance(one, list) else 1
+
+    held = [value, "x" * length, bytes(length), msgspec.msgpack.Ext(3, bytes(length)), [None] * (length >> 4)]
+    packed, there = msgspec.msgpack.encode(held), count(held)
+    check_objects(packed, there)
+    with pytest.raises(ValueError, match="values"):
+        check_objects(packed, there - 1)
+    for cut in range(1, min(len(packed), 20)):
+        check_objects(packed[:-cut], there)
 
 
 def test_kinds_of_a_later_luce_are_passed_over(tmp_path: Path) -> None:

@@ -25,6 +25,8 @@ __all__ = ["MOST_PAGES", "install_page"]
 
 MOST_PAGES = 16
 """Streams of events at once: each costs the server a little."""
+MOST_SAVED = 4
+"""Of them, saved traces: each holds a frame of its file, and what it says, in memory."""
 
 
 def install_page(
@@ -53,18 +55,18 @@ def install_page(
         """The events of the trace file in the body."""
         skip = _count(request.args.get("skip", "0"))
         body = await held_body(request._get_current_object()).whole(options.body_timeout)  # type: ignore[attr-defined]
-        pages.enter()
+        pages.enter(saved=True)
         path: Path | None = None
         try:
             path = await trio.to_thread.run_sync(_stored, body)
             source = await trio.to_thread.run_sync(SavedEvents, path, skip)
         except BaseException as error:
-            pages.leave()
+            pages.leave(saved=True)
             _forget(path)
             if isinstance(error, TraceFileError):
                 raise RequestError(f"the file is no trace that can be shown: {error}", field="body") from None
             raise
-        return pages.response(source, lambda: _forget(path))
+        return pages.response(source, lambda: _forget(path), saved=True)
 
 
 class _Pages:
@@ -72,19 +74,27 @@ class _Pages:
 
     def __init__(self, keep_alive: float) -> None:
         self._keep_alive = keep_alive
-        self._open = 0
+        self._open = self._saved = 0
 
-    def enter(self) -> None:
+    def enter(self, *, saved: bool = False) -> None:
         if self._open >= MOST_PAGES:
             raise CapacityError(f"{MOST_PAGES} pages are open already; close one", retry_after=5)
+        if saved and self._saved >= MOST_SAVED:
+            raise CapacityError(
+                f"{MOST_SAVED} saved traces are being read already; open it again", retry_after=5
+            )
         self._open += 1
+        self._saved += saved
 
-    def leave(self) -> None:
+    def leave(self, *, saved: bool = False) -> None:
         self._open -= 1
+        self._saved -= saved
 
-    def response(self, source: LiveEvents | SavedEvents, close: Callable[[], None]) -> Response:
+    def response(
+        self, source: LiveEvents | SavedEvents, close: Callable[[], None], *, saved: bool = False
+    ) -> Response:
         def gone() -> None:
-            self.leave()
+            self.leave(saved=saved)
             close()
 
         response = event_response(source, self._keep_alive, close=gone)

@@ -17,12 +17,14 @@ from luce.http.ui.wire import End, Hello, Illegal, News, Strip, chart_infos, enc
 from luce.replay.check import Checker, charts_of
 from luce.replay.tracks import Tracks
 from luce.trace.events import ANY, EventRecord
-from luce.trace.reader import FileStart, Item, TraceFile, read_header
+from luce.trace.reader import FileStart, Item, TraceFile, start_of
 
 __all__ = ["MOST_RECORDS", "SavedEvents"]
 
 MOST_RECORDS = 200_000
 """Of a trace that a page is shown at once."""
+MOST_FRAME = 64 << 20
+"""Bytes of a frame that a page can be shown: a few large pictures between two looks of the recorder."""
 PIECE = 4000
 """Items in a frame."""
 
@@ -39,11 +41,11 @@ class SavedEvents:
     """
 
     def __init__(self, path: Path, skip: int = 0) -> None:
-        start = read_header(path)
-        self._file = TraceFile(path)
+        self._file = TraceFile(path, most_frame=MOST_FRAME, name="the uploaded file")
+        start = start_of(self._file)
         self._start = start
         self._skip = skip
-        self._charts = charts_of(start.header, path)
+        self._charts = charts_of(start.header, self._file.name)
         self._tracks = Tracks(self._charts.get("block"), start.snapshot)
         self._checker: Checker | None = Checker()
         self._frames = self._read()

@@ -17,9 +17,11 @@ from luce.charts.loader import chart_names
 from luce.engines.fake.engine import FakeEngine, fake_capabilities
 from luce.engines.fake.times import Times
 from luce.http.options import HttpOptions
+from luce.http.ui import routes
 from luce.http.ui.files import STATIC
 from luce.http.ui.live import MOST_DETAILS
 from luce.http.ui.routes import MOST_PAGES
+from luce.http.ui.saved import SavedEvents
 from luce.trace.events import EventRecord
 from luce.trace.schema import Illegal
 from tests.http.conftest import data_url, until
@@ -233,3 +235,43 @@ async def test_traces_that_cannot_be_shown(tmp_path: Path) -> None:
         altered[-4] ^= 0x55
         *_, end = await shown(client, bytes(altered))
         assert end["warnings"]
+
+
+async def test_so_many_saved_traces_at_once_and_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = trace(tmp_path)
+    go, waiting = trio.Event(), 0
+
+    class Waits(SavedEvents):
+        async def next(self) -> bytes:
+            nonlocal waiting
+            waiting += 1
+            await go.wait()
+            return await super().next()
+
+    monkeypatch.setattr(routes, "SavedEvents", Waits)
+    async with live(FakeEngine()) as server, client_of(server) as client, trio.open_nursery() as nursery:
+        for _ in range(routes.MOST_SAVED):
+            nursery.start_soon(shown, client, whole)
+        await until(lambda: waiting == routes.MOST_SAVED, 20)
+        refused = await client.post("/ui/trace", content=whole)
+        assert refused.status_code == 503 and "saved traces" in refused.json()["error"]["message"]
+        async with client.stream("GET", "/ui/events") as response:
+            assert response.status_code == 200, "the live page has places of its own"
+        go.set()
+    async with live(FakeEngine()) as server, client_of(server) as client:
+        for _ in range(routes.MOST_SAVED + 1):
+            assert (await shown(client, whole))[-1]["kind"] == "end"
+            assert (await client.post("/ui/trace", content=b"nonsense")).status_code == 400
+
+
+async def test_faults_of_an_upload_name_no_file_of_the_server(tmp_path: Path) -> None:
+    whole = trace(tmp_path)
+    async with live(FakeEngine()) as server, client_of(server) as client:
+        for content in (b"nonsense" * 100, whole[:20]):
+            said = (await client.post("/ui/trace", content=content)).json()["error"]["message"]
+            assert "the uploaded file" in said and ".ltrace" not in said
+        for content in (whole[:-3], whole[:-4] + b"????"):
+            *_, end = await shown(client, content)
+            assert end["warnings"][0].startswith("the uploaded file: ")
