@@ -101,7 +101,9 @@ class SentFlags:
         Path | None, FILE, Parameter(group=SENT, help="File whose first line is the key for the server.")
     ] = None
     timeout: Annotated[
-        float, SECONDS, Parameter(group=SENT, help="Seconds that an answer may take from its arrival.")
+        float,
+        SECONDS,
+        Parameter(group=SENT, help="Seconds that any answer may take, of a request from its arrival."),
     ] = 600.0
     max_open: Annotated[
         int,
@@ -151,6 +153,7 @@ def load(
                 raise ConfigError(f"{path} is the trace itself", flag=flag)
             check_writable(path, flag)
     target = parse_target(url, None if sent.key_file is None else _key(sent.key_file))
+    target = attrs.evolve(target, seconds=sent.timeout)
     with Console(stderr=True, highlight=False).status("", refresh_per_second=4) as status:
         report = trio.run(partial(_run, target, traces, taken, sent, status))
     for warning in report.warnings:
@@ -236,6 +239,8 @@ async def _run(
             await fire(target, requests, writer, Limits(sent.timeout, room_for(sent.max_open)), begun)
         nursery.cancel_scope.cancel()
     after = await settled_metrics(target, before, tally)
+    if before is not None and after is None:
+        warnings.append(f"{target}/metrics could not be read behind the load, so nothing of it is told")
     return LoadReport(
         when=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         luce=_version(),

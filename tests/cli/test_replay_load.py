@@ -79,6 +79,31 @@ def test_requests_without_an_answer_end_with_1(run: Run, server: Scripted, tmp_p
     assert sorted(body["max_tokens"] for body in server.asked) == [2, 13]
 
 
+def test_a_server_that_says_nothing(run: Run, server: Scripted) -> None:
+    server.silent = "/v1/models"
+    code, output, errors = run(server.url, AZURE, "--timeout", 0.2)
+    assert (code, output) == (1, "") and not server.asked
+    assert errors == f"luce: {server.url}/v1/models: no whole answer within 0.2 s (--timeout)\n"
+    server.silent = "/metrics"
+    code, output, errors = run(
+        server.url, AZURE, "--timeout", 2, "--requests", 2, "--rate", 50, "--most-tokens", 2
+    )
+    assert (code, errors) == (0, "") and "2 answered whole" in output
+
+
+def test_metrics_that_go_silent_are_told(run: Run, server: Scripted) -> None:
+    def go_silent(server: Scripted) -> str:
+        server.silent = "/metrics"
+        return "# TYPE a counter\na_total 1\n"
+
+    server.metrics = go_silent
+    code, output, errors = run(server.url, AZURE, "--timeout", 1, "--requests", 1, "--most-tokens", 2)
+    assert code == 0 and "1 answered whole" in output
+    assert (
+        errors == f"luce: {server.url}/metrics could not be read behind the load, so nothing of it is told\n"
+    )
+
+
 def test_refusals(run: Run, server: Scripted, tmp_path: Path) -> None:
     vllm = tmp_path / "v.jsonl"
     vllm.write_text('{"prompt": "a"}\n')

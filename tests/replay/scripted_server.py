@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Literal
 
 import attrs
 import h11
@@ -18,6 +18,14 @@ import trio
 OVERHEAD, PER_TURN = 7, 5
 """Prompt tokens around the first message and around each further one."""
 PIXELS_PER_TOKEN = 1024
+
+
+@attrs.frozen
+class Stream:
+    """A streamed answer byte for byte, and how it ends: by the book, by a connection that closes or by nothing."""
+
+    content: bytes
+    end: Literal["end", "close", "open"] = "end"
 
 
 @attrs.define
@@ -30,8 +38,9 @@ class Scripted:
         pictures: it takes them.
         pause: seconds before each piece.
         stop: seconds for which nothing in its thread runs, behind the first piece of each answer.
-        fail: what goes wrong with a body: a status, 'close' for no answer, 'break' for one that ends in its middle, or
-            nothing.
+        fail: what goes wrong with a body: a status, 'close' for no answer, 'break' for one that ends in its middle,
+            another answer, or nothing.
+        silent: path at which it never says anything.
         metrics: what /metrics says, made when it is asked.
     """
 
@@ -40,7 +49,8 @@ class Scripted:
     pictures: bool = True
     pause: float = 0.0
     stop: float = 0.0
-    fail: Callable[[dict[str, Any]], int | str | None] = lambda body: None
+    fail: Callable[[dict[str, Any]], int | str | Stream | None] = lambda body: None
+    silent: str | None = None
     metrics: Callable[[Scripted], str] | None = None
     port: int = 0
     tls: bool = False
@@ -92,6 +102,8 @@ class Scripted:
         assert request is not None
         self.headers.append({name.decode(): value.decode() for name, value in request.headers})
         path = request.target.decode()
+        if path == self.silent:
+            await trio.sleep_forever()
         body = json.loads(content) if content else {}
         if path == "/v1/chat/completions" and body.get("stream"):
             await self._stream(stream, wire, body)
@@ -129,6 +141,9 @@ class Scripted:
         await stream.send_all(
             wire.send(h11.Response(status_code=200, headers=[("connection", "close")])) or b""
         )
+        if isinstance(wrong, Stream):
+            await self._as_given(stream, wire, wrong)
+            return
         usage = {
             "prompt_tokens": self.prompt_tokens(body["messages"]),
             "completion_tokens": body["max_tokens"],
@@ -149,6 +164,13 @@ class Scripted:
             await stream.send_all(wire.send(h11.EndOfMessage()) or b"")
         except (OSError, trio.BrokenResourceError):
             self.broken += 1
+
+    async def _as_given(self, stream: trio.abc.Stream, wire: h11.Connection, given: Stream) -> None:
+        await stream.send_all(wire.send(h11.Data(data=given.content)) or b"")
+        if given.end == "end":
+            await stream.send_all(wire.send(h11.EndOfMessage()) or b"")
+        elif given.end == "open":
+            await trio.sleep_forever()
 
     def _stop_behind(self, stream: Any, piece: bytes) -> None:
         """Whoever waits for the piece in this thread cannot look at it either."""

@@ -12,6 +12,7 @@ import attrs
 import pytest
 import trio
 
+from luce.errors import DeviceError
 from luce.replay.load.bodies import Writer
 from luce.replay.load.fire import Limits, fire
 from luce.replay.load.page import html
@@ -27,7 +28,7 @@ from luce.replay.load.target import Target, parse_target
 from luce.replay.recorded_requests import RecordedRequest, recorded_requests
 from luce.trace.reader import read_trace, trace_paths
 from luce.trace.traffic.request import TrafficRequest
-from tests.replay.scripted_server import PER_TURN, Scripted, scripted
+from tests.replay.scripted_server import PER_TURN, Scripted, Stream, scripted
 from tests.sim.crowd import serve_crowd
 from tests.sim.files import DATA
 
@@ -153,6 +154,26 @@ def test_what_goes_wrong_is_counted_by_kind() -> None:
         "connection: closed before the answer was whole": 2,
     }
     assert tally.output_tokens == 12, "of whole answers only"
+
+
+NESTED = b"[" * 5000 + b"]" * 5000
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b'{"choices":[{"delta":{"tool_calls":' + NESTED + b"}}]}",
+        b'{"x":' + NESTED + b"}",
+        b'{"error":{"message":' + NESTED + b"}}",
+    ],
+)
+def test_an_answer_that_is_nested_too_deeply_is_one_error(content: bytes) -> None:
+    odd = Stream(b"data: " + content + b"\n\ndata: [DONE]\n\n")
+    tally = run(
+        Scripted(fail=lambda body: odd if body["max_tokens"] == 9 else None), [plain(output=9), plain()]
+    )
+    assert tally.endings == {"failed": 1, "finished": 1}
+    assert list(tally.errors) == ["a chunk that is none: it is nested too deeply"]
 
 
 def test_messages_that_differ_in_numbers_are_of_one_kind() -> None:
@@ -353,14 +374,42 @@ def test_two_hundredths_agree() -> None:
     assert Compared("x", "", 0.9801, 1.0).agrees and not Compared("x", "", 0.979, 1.0).agrees
 
 
-def test_a_server_without_metrics() -> None:
-    async def ask() -> tuple[Any, Any]:
-        async with scripted(Scripted()) as server:
-            none = await metrics(parse_target(server.url))
-        async with scripted(Scripted(metrics=lambda server: "no { metrics")) as server:
-            return none, await metrics(parse_target(server.url))
+@pytest.mark.parametrize("path", ["/v1/models", "/v1/chat/completions", "/tokenize"])
+def test_a_server_that_says_nothing_is_not_waited_for(path: str) -> None:
+    async def ask() -> None:
+        async with scripted(Scripted(silent=path)) as server:
+            await probe(attrs.evolve(parse_target(server.url), seconds=0.2), None)
 
-    assert trio.run(ask) == (None, None)
+    with pytest.raises(BaseExceptionGroup) as raised:
+        trio.run(ask)
+    (error,) = raised.value.exceptions
+    assert isinstance(error, DeviceError)
+    assert str(error).endswith(f"{path}: no whole answer within 0.2 s (--timeout)")
+
+
+def test_metrics_that_say_nothing_are_none() -> None:
+    async def ask() -> Any:
+        async with scripted(Scripted(silent="/metrics")) as server:
+            return await metrics(attrs.evolve(parse_target(server.url), seconds=0.2))
+
+    assert trio.run(ask) is None
+
+
+@pytest.mark.parametrize("text", ["no { metrics", "a{, =a}"])
+def test_metrics_that_are_none(text: str) -> None:
+    async def ask() -> Any:
+        async with scripted(Scripted(metrics=lambda server: text)) as server:
+            return await metrics(parse_target(server.url))
+
+    assert trio.run(ask) is None
+
+
+def test_a_server_without_metrics() -> None:
+    async def ask() -> Any:
+        async with scripted(Scripted()) as server:
+            return await metrics(parse_target(server.url))
+
+    assert trio.run(ask) is None
 
 
 def test_the_table_and_the_page() -> None:

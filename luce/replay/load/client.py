@@ -163,7 +163,7 @@ def _take(data: bytes, tally: Tally, outcome: Outcome, received: float) -> None:
     """A chunk that was there at a time of trio's clock. Raises _Broken for one that is none, or an error."""
     try:
         chunk = _CHUNK.decode(data)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise _Broken(f"a chunk that is none: {reason(error)}") from None
     if chunk.error is not None:
         raise _Broken(error_text(200, msgspec.json.encode({"error": chunk.error})))

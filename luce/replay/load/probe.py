@@ -132,7 +132,7 @@ async def _first_model(target: Target) -> str:
         raise DeviceError(f"{target}/v1/models: {error_text(status, content)}")
     try:
         return msgspec.json.decode(content, type=_Models).data[0].id
-    except (msgspec.DecodeError, IndexError):
+    except (msgspec.DecodeError, IndexError, RecursionError):
         raise ConfigError("the server lists no models; name one", flag="--name") from None
 
 
@@ -158,7 +158,7 @@ async def _asked(target: Target, model: str, extras: Mapping[str, Any], messages
         raise DeviceError(f"{target}: {error_text(status, answer)}")
     try:
         usage = msgspec.json.decode(answer, type=_Answer).usage
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         usage = None
     if usage is None:
         raise DeviceError(f"{target}: its answers say nothing of usage, so prompts cannot be measured")
@@ -193,7 +193,7 @@ async def _count(target: Target, model: str, text: str) -> int:
         try:
             if count := len(msgspec.json.decode(content, type=_Tokens).tokens):
                 return count
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, RecursionError):
             continue
     return 0
 

@@ -18,6 +18,8 @@ AGREES = 0.02
 """Values that differ by no more agree."""
 LOOKS = 10
 LOOK_SECONDS = 0.1
+METRICS_SECONDS = 10.0
+"""That a server has to show its numbers, if it has no less for an answer: a load is reported without them."""
 WHOLE = "vllm:e2e_request_latency_seconds_count"
 PREDICTED = "llamacpp:tokens_predicted"
 
@@ -46,9 +48,10 @@ class Compared:
 
 
 async def metrics(target: Target) -> dict[str, float] | None:
-    """The server's numbers by name, summed over labels; None where it shows none."""
+    """The server's numbers by name, summed over labels; None where it shows none in time."""
+    seconds = min(target.seconds, METRICS_SECONDS)
     try:
-        status, content = await exchange(target, "GET", "/metrics")
+        status, content = await exchange(attrs.evolve(target, seconds=seconds), "GET", "/metrics")
     except DeviceError:
         return None
     if status != 200:
@@ -59,7 +62,7 @@ async def metrics(target: Target) -> dict[str, float] | None:
             for sample in family.samples:
                 if not sample.name.endswith(("_bucket", "_created")):
                     found[sample.name] = found.get(sample.name, 0.0) + sample.value
-    except ValueError:  # no such text, nor UTF-8
+    except (ValueError, LookupError):  # no such text, nor UTF-8; the parser trusts labels to have names
         return None
     return found
 

@@ -36,6 +36,8 @@ class Target:
     key: str | None = attrs.field(default=None, repr=False)
     address: str | None = None
     """Of the host, once it is known; asked for at every connection otherwise."""
+    seconds: float = 600.0
+    """That :func:`resolved` and :func:`exchange` wait for it."""
 
     @property
     def authority(self) -> str:
@@ -71,10 +73,13 @@ async def resolved(target: Target) -> Target:
     """The same with an address at which somebody listens: names are looked up in threads, too slowly for a load.
 
     Raises:
-        DeviceError: there is nobody.
+        DeviceError: there is nobody, or nobody within the time.
     """
     try:
-        stream = await trio.open_tcp_stream(target.host, target.port)
+        with trio.fail_after(target.seconds):
+            stream = await trio.open_tcp_stream(target.host, target.port)
+    except trio.TooSlowError:
+        raise DeviceError(f"{target}: no connection within {target.seconds:g} s (--timeout)") from None
     except OSError as error:
         raise DeviceError(f"{target}: {reason(error)}") from None
     address = str(stream.socket.getpeername()[0])
@@ -135,14 +140,18 @@ async def exchange(target: Target, method: str, path: str, body: Any = None) -> 
     """Status and content of one answer.
 
     Raises:
-        DeviceError: the server cannot be reached, or speaks no HTTP.
+        DeviceError: the server cannot be reached, speaks no HTTP, or has not answered within the time.
     """
     data = b"" if body is None else msgspec.json.encode(body)
     try:
-        async with connected(target) as stream:
-            wire, sent = asking(target, method, path, data)
-            await stream.send_all(sent)
-            return await _whole(stream, wire)
+        with trio.fail_after(target.seconds):
+            async with connected(target) as stream:
+                wire, sent = asking(target, method, path, data)
+                await stream.send_all(sent)
+                return await _whole(stream, wire)
+    except trio.TooSlowError:
+        late = f"no whole answer within {target.seconds:g} s (--timeout)"
+        raise DeviceError(f"{target}{path}: {late}") from None
     except (OSError, trio.BrokenResourceError, h11.RemoteProtocolError, ValueError) as error:
         cause = error.__cause__ if isinstance(error, trio.BrokenResourceError) and error.__cause__ else error
         raise DeviceError(f"{target}{path}: {reason(cause)}") from None
