@@ -142,7 +142,8 @@ def load(
 ) -> int:
     """Send a trace's requests at their times to any OpenAI-compatible server, and tell how it answered.
 
-    Ends with 1 where a request got no whole answer, but for those that the trace cancels.
+    Ends with 1 where a request got no whole answer, but for those that the trace cancels, or where the trace could not
+    be read to its end.
     """
     from luce.replay.load.report import report_lines
     from luce.replay.load.target import parse_target
@@ -163,6 +164,9 @@ def load(
     _write(report, told)
     if report.stopped:
         return EXIT_STOPPED
+    if report.tally.cut:
+        print(f"luce: {printable(report.tally.cut)}; what stands before was sent", file=sys.stderr)
+        return EXIT_FAILED
     endings = report.tally.endings
     return EXIT_FAILED if sum(endings.values()) > endings["finished"] + endings["left"] else 0
 

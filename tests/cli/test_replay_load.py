@@ -104,6 +104,22 @@ def test_metrics_that_go_silent_are_told(run: Run, server: Scripted) -> None:
     )
 
 
+@pytest.mark.parametrize("good", [400, 405])
+def test_a_bad_row_behind_a_load_that_has_begun(
+    run: Run, server: Scripted, tmp_path: Path, good: int
+) -> None:
+    trace, numbers, page = tmp_path / "t.jsonl", tmp_path / "r.json", tmp_path / "r.html"
+    row = '{"timestamp": %d, "input_length": %d, "output_length": 2, "hash_ids": [1]}\n'
+    rows = [row % (5 * index, 20) for index in range(good)]
+    trace.write_text("".join([*rows, row % (9000, -1), row % (9001, 20)]))
+    code, output, errors = run(server.url, trace, "--json", numbers, "--html", page)
+    assert code == 1 and f"{good} answered whole" in output and len(server.asked) == good
+    report = json.loads(numbers.read_text())
+    assert report["requests"]["finished"] == good and f"row {good + 1}: " in report["cut"]
+    assert errors == f"luce: {report['cut']}; what stands before was sent\n"
+    assert f"row {good + 1}: " in page.read_text()
+
+
 def test_refusals(run: Run, server: Scripted, tmp_path: Path) -> None:
     vllm = tmp_path / "v.jsonl"
     vllm.write_text('{"prompt": "a"}\n')

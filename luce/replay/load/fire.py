@@ -10,6 +10,7 @@ from contextlib import contextmanager
 import attrs
 import trio
 
+from luce.errors import LuceError
 from luce.replay.load.bodies import Prepared, Writer
 from luce.replay.load.client import ask
 from luce.replay.load.metronome import Metronome, metronome
@@ -49,18 +50,20 @@ async def fire(
 ) -> Tally:
     """Send all of them; ends with the last answer.
 
+    Where the trace cannot be read on, what stands before is sent and answered, and :attr:`Tally.cut` says why.
+
     Args:
         watch: gets the tally before the first arrival.
 
     Raises:
-        TraceFileError: of the trace, where it is read.
+        LuceError: the trace cannot be read, and nothing of it was sent.
     """
     sender, receiver = trio.open_memory_channel[list[Prepared]](BATCHES)
     tally = Tally(0.0)
     with _readily():
         async with metronome() as beat, trio.open_nursery() as nursery:
             ready = trio.Event()
-            nursery.start_soon(_prepare, enumerate(requests), writer, sender, ready)
+            nursery.start_soon(_prepare, enumerate(requests), writer, sender, ready, tally)
             await ready.wait()
             tally.start = trio.current_time() + AHEAD
             watch(tally)
@@ -109,22 +112,44 @@ async def _prepare(
     writer: Writer,
     sender: trio.MemorySendChannel[list[Prepared]],
     ready: trio.Event,
+    tally: Tally,
 ) -> None:
-    """Until everything is read. ``ready`` is set when as much waits as may."""
+    """Until everything is read, or cannot be. ``ready`` is set when as much waits as may."""
     async with sender:
-        while batch := await trio.to_thread.run_sync(_batch, numbered, writer):
-            await sender.send(batch)
+        batch = _Batch()
+        while not batch.over:
+            batch = await trio.to_thread.run_sync(_batch, numbered, writer)
+            if batch.error is not None:
+                if not ready.is_set():
+                    raise batch.error
+                tally.cut = str(batch.error)
+            if batch.made:
+                await sender.send(batch.made)
             if sender.statistics().current_buffer_used == BATCHES:
                 ready.set()
     ready.set()
 
 
-def _batch(numbered: Iterator[tuple[int, LoadRequest]], writer: Writer) -> list[Prepared]:
-    made: list[Prepared] = []
-    size = 0
-    for number, request in numbered:
-        made.append(writer.prepared(number, request))
-        size += len(made[-1].body or b"")
-        if len(made) == BATCH or size > BATCH_BYTES:
-            break
-    return made
+@attrs.define
+class _Batch:
+    """Requests that were prepared in one go."""
+
+    made: list[Prepared] = attrs.field(factory=list)
+    over: bool = False
+    """Nothing comes behind them."""
+    error: LuceError | None = None
+    """Why."""
+
+
+def _batch(numbered: Iterator[tuple[int, LoadRequest]], writer: Writer) -> _Batch:
+    batch, size = _Batch(), 0
+    try:
+        for number, request in numbered:
+            batch.made.append(writer.prepared(number, request))
+            size += len(batch.made[-1].body or b"")
+            if len(batch.made) == BATCH or size > BATCH_BYTES:
+                return batch
+    except LuceError as error:
+        batch.error = error
+    batch.over = True
+    return batch

@@ -63,6 +63,7 @@ class LoadReport:
             "trace": self.trace,
             "options": self.options,
             "stopped": self.stopped,
+            "cut": tally.cut or None,
             "warnings": list(self.warnings),
             "seconds": self.seconds,
             "requests": {"all": total} | {name: tally.endings.get(name, 0) for name in SAID},

@@ -76,6 +76,8 @@ class Tally:
     endings: Counter[str] = attrs.field(factory=Counter)
     answers: int = 0
     """Whole ones; a request for several choices has several."""
+    cut: str = ""
+    """Why nothing was sent of what stands further on in the trace: it could not be read. Empty: all of it was."""
     errors: Counter[str] = attrs.field(factory=Counter)
     """By message; those that differ in numbers alone are counted as the first of them."""
     late: Spread = attrs.field(factory=Spread)
