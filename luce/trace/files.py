@@ -1,9 +1,17 @@
-"""Trace files in a directory: names, rotation, and a bound on all of them together."""
+"""Trace files in a directory: names, rotation, and a bound on all of them together.
+
+Several servers may write into one directory. Each holds a lock on the file that it writes (``flock``, which ends with
+the process), and nobody makes room with a file that is locked.
+"""
 
 from __future__ import annotations
 
+import fcntl
+import os
+import stat
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -38,8 +46,37 @@ class Limits:
 
 
 def trace_files(directory: Path) -> list[Path]:
-    """All in a directory, oldest first."""
-    return sorted(directory.glob(f"*{SUFFIX}"), key=lambda path: (path.stat().st_mtime_ns, path.name))
+    """All in a directory, oldest first. Only files: no links that lead nowhere, no pipes."""
+    return [path for path, _ in _sized(directory)]
+
+
+def _sized(directory: Path) -> list[tuple[Path, int]]:
+    """With their sizes in bytes."""
+    found = []
+    for path in directory.glob(f"*{SUFFIX}"):
+        with suppress(OSError):  # gone since, or a link that leads nowhere
+            about = path.stat()
+            if stat.S_ISREG(about.st_mode):
+                found.append((about.st_mtime_ns, path.name, path, about.st_size))
+    return [(path, size) for _, _, path, size in sorted(found)]
+
+
+def _remove(path: Path) -> bool:
+    """Unless somebody writes it."""
+    try:
+        with path.open("rb") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return False
+            except OSError:
+                pass  # of a file system without locks nothing is known
+            path.unlink()
+    except FileNotFoundError:
+        pass  # another server was quicker
+    except PermissionError:
+        return False
+    return True
 
 
 class TraceFiles:
@@ -76,7 +113,12 @@ class TraceFiles:
     @property
     def full(self) -> bool:
         """Is the next file to be begun?"""
-        return self._size >= self.limits.file
+        return self._size >= self.limits.file or self.removed
+
+    @property
+    def removed(self) -> bool:
+        """Did somebody remove the file that is being written? What goes into it is lost."""
+        return self._file is not None and os.fstat(self._file.fileno()).st_nlink == 0
 
     def write(self, news: News, next_file: Snapshot | None, clock: float) -> None:
         """Append what has come.
@@ -127,6 +169,8 @@ class TraceFiles:
         path = self.directory / f"{header.run}-{self._number:06d}{SUFFIX}"
         # Unbuffered: what is written is the system's, whatever becomes of this process.
         self._file = path.open("xb", buffering=0)
+        with suppress(OSError):  # a file system without locks
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         self._blocks, self._size = BlockWriter(), 0
         self._number += 1
         self._write(MAGIC)
@@ -147,13 +191,13 @@ class TraceFiles:
     def _make_room(self) -> None:
         """For one more file of full size."""
         room = self.limits.total - self.limits.file
-        found = [(path, path.stat().st_size) for path in trace_files(self.directory)]
+        found = _sized(self.directory)
         held = sum(size for _, size in found)
         for path, size in found:
             if held <= room:
                 return
-            path.unlink()
-            held -= size
+            if _remove(path):
+                held -= size
 
 
 def _remembered(header: Header) -> int:

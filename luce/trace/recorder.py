@@ -132,6 +132,10 @@ class Recorder:
         # Where the next file begins, behind these events, everything stands as it does now.
         next_file = None
         if files.full or news.lost:
+            if files.removed:
+                log.warning(
+                    "%s: the file that was being written is gone; the next one is begun", self.directory
+                )
             assert self._snapshot is not None
             next_file = self._snapshot()
         return partial(self._write, files, news, next_file, events.now())

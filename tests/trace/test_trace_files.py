@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import os
 import struct
 import tracemalloc
 import zlib
@@ -423,6 +424,69 @@ def test_rotation_and_the_bound_on_all_files(tmp_path: Path) -> None:
     again.attach(stream, header(charts={}, hashes={}, run="run2"), lambda: EMPTY)
     again.close()
     assert sum(path.stat().st_size for path in trace_files(tmp_path)) <= limits.total
+
+
+def test_servers_in_one_directory_leave_each_others_running_files(tmp_path: Path) -> None:
+    limits = Limits(40_000, 8_000)
+    idle, busy = EventStream(lambda: 1.0), EventStream(lambda: 1.0)
+    quiet = Recorder(tmp_path, limits)
+    quiet.attach(idle, header(charts={}, hashes={}, run="idle"), lambda: EMPTY)
+    noisy(idle, 5)
+    quiet.flush()
+    (running,) = trace_files(tmp_path)
+    os.utime(running, (1, 1))  # the oldest one by far
+    other = Recorder(tmp_path, limits)
+    other.attach(busy, header(charts={}, hashes={}, run="busy"), lambda: EMPTY)
+
+    def make_noise() -> None:
+        for _ in range(60):
+            noisy(busy, 100)
+            other.flush()
+        assert other.files is not None and other.files.total_bytes > limits.total
+        other.files.total_bytes = 0
+        assert sum(path.stat().st_size for path in trace_files(tmp_path)) <= limits.total + 4_000
+
+    make_noise()
+    assert running.exists(), "it is being written"
+    noisy(idle, 5)
+    quiet.close()
+    assert [one.seq for one in records_of(running)] == list(range(10))
+    os.utime(running, (1, 1))
+    make_noise()
+    assert not running.exists(), "nobody writes it any more"
+    other.close()
+
+
+def test_a_file_that_somebody_removes_is_told_and_the_next_one_begun(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    stream = EventStream(lambda: 1.0)
+    recorder = Recorder(tmp_path, Limits(1 << 20))
+    recorder.attach(stream, header(charts={}, hashes={}), lambda: EMPTY)
+    for path in trace_files(tmp_path):
+        path.unlink()
+    noisy(stream, 5)
+    recorder.flush()
+    assert "is gone" in caplog.text
+    noisy(stream, 5)
+    recorder.close()
+    (path,) = trace_files(tmp_path)
+    assert [one.seq for one in records_of(path)] == list(range(5, 10))
+    assert caplog.text.count("is gone") == 1
+
+
+def test_what_is_no_file_in_a_directory_is_passed_over(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / f"pipe{SUFFIX}")
+    (tmp_path / f"nowhere{SUFFIX}").symlink_to(tmp_path / "nothing")
+    (tmp_path / f"loop{SUFFIX}").symlink_to(tmp_path / f"loop{SUFFIX}")
+    (tmp_path / f"folder{SUFFIX}").mkdir()
+    with pytest.raises(TraceFileError, match="no trace is in this directory"):
+        trace_paths([tmp_path])
+    recorder = Recorder(tmp_path, Limits(1))
+    recorder.attach(EventStream(lambda: 1.0), header(charts={}, hashes={}), lambda: EMPTY)
+    recorder.close()
+    assert [path.name for path in trace_paths([tmp_path])] == [f"run-000000{SUFFIX}"]
+    assert len(list(tmp_path.iterdir())) == 5
 
 
 def test_more_than_the_ring_holds_is_a_gap(tmp_path: Path) -> None:
