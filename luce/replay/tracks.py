@@ -60,7 +60,7 @@ class Encode:
 
 @attrs.frozen
 class Counts:
-    """As they are at a launch."""
+    """As they are at a launch, and whenever requests have come, gone on or ended."""
 
     t: float
     waiting: int
@@ -107,6 +107,8 @@ class Tracks:
         self._flights: dict[int, tuple[float, int, int]] = {}
         """Steps in flight: when launched, lanes, rows."""
         self._rows = 0
+        self._told: tuple[int, int, int] | None = None
+        """Requests waiting, running and parked in the newest counts."""
         self._free = self._cached = -1
         """State bytes."""
         self.begin(block_chart, snapshot)
@@ -135,6 +137,8 @@ class Tracks:
             ids, _, after = value
             known = ids < len(self._blocks)
             self._blocks[ids[known]] = after[known]
+            if not self._requests()[1]:
+                yield self.counts(t)  # no launch follows that would tell
 
     def detail(self, t: float, detail: object) -> Iterator[Seen]:
         """What else was noted."""
@@ -158,6 +162,7 @@ class Tracks:
             self._in.clear()
             self.here.clear()
             self._flights.clear()
+            yield self.counts(t)
 
     def arrived(self, name: str, order: int) -> None:
         """What is needed of an :class:`Arrival`."""
@@ -169,17 +174,20 @@ class Tracks:
 
     def counts(self, t: float) -> Counts:
         """As they are now."""
-        now = self._in
+        self._told = told = self._requests()
         return Counts(
             t,
-            sum([now[phase] for phase in _WAITING]),
-            sum([now[phase] for phase in _RUNNING]),
-            now[_PARKED],
+            *told,
             int(np.count_nonzero(self._blocks == self._free)),
             int(np.count_nonzero(self._blocks == self._cached)),
         )
 
-    def _moved(self, t: float, name: str | int, states: tuple[str, ...]) -> Iterator[Phase]:
+    def _requests(self) -> tuple[int, int, int]:
+        now = self._in
+        waiting, running = sum([now[phase] for phase in _WAITING]), sum([now[phase] for phase in _RUNNING])
+        return waiting, running, now[_PARKED]
+
+    def _moved(self, t: float, name: str | int, states: tuple[str, ...]) -> Iterator[Phase | Counts]:
         phase, before = phase_in(states), self._phases.get(name)
         if phase == before:
             return
@@ -193,6 +201,8 @@ class Tracks:
         else:
             self._phases[name] = phase
             self._in[phase] += 1
+        if self._requests() != self._told:
+            yield self.counts(t)
 
 
 _NOTHING = Snapshot((), {})

@@ -68,6 +68,7 @@ async def test_a_picture_question_goes_through_the_chart() -> None:
             assert lanes[:4] == ["queued", "encoding", "staging", "decoding"] and lanes[-1] == "finished", (
                 lanes
             )
+            assert page.evaluate("luce.timeline.boxes[0].text()").startswith("waiting 0\nrunning 0\n")
             shot(page, "request-finished")
 
     async with live(engine) as server:

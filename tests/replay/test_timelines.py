@@ -66,7 +66,9 @@ def test_tracks(served: tuple[Report, list[Item]]) -> None:
     assert max(one.running for one in counts) == 8, "all slots"
     assert max(one.waiting for one in counts) > 0 and min(one.free_blocks for one in counts) < 10
     last = counts[-1]
-    assert last.waiting == 0 and last.free_blocks + last.cached_blocks <= 76
+    assert last.waiting == last.running == last.parked == 0, "they follow the end of the last request"
+    assert last.free_blocks + last.cached_blocks == 76, "and the release of what it held"
+    assert isinstance(found[-1], Phase) or found[-1] == last
 
 
 # -- Chrome's format ------------------------------------------------------------------------------------

@@ -59,17 +59,19 @@ class LiveEvents:
 
     def first(self) -> bytes:
         capabilities = self._service.model.engine.capabilities
+        now = self._service.events.now()
         return data(
             encode(
                 Hello(
                     live=True,
-                    now=self._service.events.now(),
+                    now=now,
                     wall=time.time(),
                     model=self._service.model.name,
                     slots=capabilities.num_slots,
                     blocks=capabilities.num_blocks,
                     charts=chart_infos(load_chart(name) for name in chart_names()),
                     machines=self._snapshot.machines,
+                    strips=[strip_of(self._tracks.counts(now))],
                 )
             )
         )
@@ -117,6 +119,9 @@ class LiveEvents:
             begun = max(begun, end)
             if note is not _LAST:
                 self._detail(note, strips, illegal)
+        if news.lost:  # who ended in what is missing would go on running
+            tracks.begin(None, snapshot(self._service))
+            strips.append(strip_of(tracks.counts(now)))
         if len(stood) > MOST_KNOWN:
             stood.clear()
         plain = len(entries) - others

@@ -63,6 +63,7 @@ class SavedEvents:
                     blocks=len(self._start.snapshot.tables.get("block", b"")),
                     charts=chart_infos(self._charts.values()),
                     machines=self._start.snapshot.machines,
+                    strips=[strip_of(self._tracks.counts(header.clock))],
                     options=header.options,
                 )
             )

@@ -64,6 +64,8 @@ class Hello(Struct, frozen=True, kw_only=True, tag_field="kind", tag="hello"):
     charts: tuple[ChartInfo, ...]
     machines: tuple[LiveMachine, ...]
     """Under way now."""
+    strips: list[Strip] = []
+    """How much there is of everything now."""
     options: dict[str, Any] = {}
 
 

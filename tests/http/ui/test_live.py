@@ -17,7 +17,7 @@ from luce.engines.fake.times import Times
 from luce.http.ui.live import MOST_STEPS, LiveEvents
 from luce.replay.tracks import Tracks
 from luce.trace.events import News
-from tests.http.conftest import data_url
+from tests.http.conftest import data_url, until
 from tests.http.fake_model import live
 from tests.http.test_service import body
 from tests.http.ui.test_page import client_of
@@ -86,6 +86,36 @@ async def test_frames_say_what_records_and_details_do(at_once: bool) -> None:
         assert thinned > 0 if at_once else any(0 < len(news.entries) <= MOST_STEPS for news in many)
         reader.close()
         source.close()
+
+
+async def test_counts_follow_requests_to_their_end_and_blocks_to_their_release() -> None:
+    """Nothing is planned or launched when the last request has ended; also where a page did not hear of it."""
+    engine = FakeEngine(fake_capabilities(num_slots=3), times=Times(step=0.002))
+    async with live(engine) as server, client_of(server) as client:
+        service = server.service
+        pool = service.loop.memory.pool
+        source, deaf = (LiveEvents(service, None, dict) for _ in range(2))  # type: ignore[arg-type]
+        hello = msgspec.json.decode(source.first().removeprefix(b"data: "))
+        (counts,) = counts_in(hello)
+        assert counts[1:] == [0, 0, 0, pool.num_blocks, 0], "before the first launch too"
+        reader = service.events.reader()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(
+                lambda: client.post("/v1/chat/completions", json=body("hi", data_url(), max_tokens=30))
+            )
+            await until(lambda: any(one[2] for one in counts_in(told(deaf, reader.take()))))
+        await until(lambda: pool.held + pool.saving == 0)
+        now = [0, 0, 0, pool.free, pool.cached]
+        assert counts_in(told(source, source._reader.take()))[-1][1:] == now
+        missed = reader.take()
+        frame = told(deaf, missed._replace(entries=[], details=[], lost=len(missed.entries)))
+        assert counts_in(frame)[-1][1:] == now
+        for one in (reader, source, deaf):
+            one.close()
+
+
+def counts_in(frame: dict[str, Any]) -> list[list[Any]]:
+    return [strip[1:] for strip in frame["strips"] if strip[0] == "counts"]
 
 
 async def test_rows_of_a_decision_are_those_of_its_plan() -> None:

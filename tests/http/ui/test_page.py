@@ -205,8 +205,10 @@ async def test_a_saved_trace_is_told_like_a_server(tmp_path: Path) -> None:
             "token",
             "token",
         ]
-        phases = [strip[3] for one in news for strip in one["strips"]]
+        phases = [strip[3] for one in news for strip in one["strips"] if strip[0] == "phase"]
         assert phases == ["queued", "staging", "decoding"]
+        counts = [strip[2:5] for one in (hello, *news) for strip in one["strips"] if strip[0] == "counts"]
+        assert counts == [[0, 0, 0], [1, 0, 0], [0, 1, 0]], "waiting, running, parked"
         assert not any(one["illegal"] for one in news)
         assert end == {"kind": "end", "records": 6, "more": False, "warnings": []}
         assert len([1 for one in (await shown(client, whole, "?skip=4"))[1:-1] for _ in one["steps"]]) == 2

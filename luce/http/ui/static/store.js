@@ -43,6 +43,7 @@ export class Store {
       const phase = machine === "request" && states.find((s) => PHASES.includes(s));
       if (phase) this.#lane(id, phase, hello.now);
     }
+    for (const strip of hello.strips ?? []) this.#strip(strip);
   }
 
   machine(chart, id) { return this.machines.get(`${chart} ${id}`); }
@@ -139,7 +140,7 @@ export class Store {
 
   #forget(before) {
     for (const list of [this.steps, this.encodes]) { let n = 0; while (n < list.length && list[n].to < before) n += 1; if (n > 1000) list.splice(0, n); }
-    let n = 0; while (n < this.counts.length && this.counts[n].t < before) n += 1; if (n > 1000) this.counts.splice(0, n);
+    let n = 0; while (n + 1 < this.counts.length && this.counts[n + 1].t < before) n += 1; if (n > 1000) this.counts.splice(0, n);
     const size = this.lanes.size;
     for (const [id, lane] of size > 400 ? this.lanes : []) { const last = lane.at(-1); if (last.to !== null && last.to < before) this.lanes.delete(id); }
     if (this.lanes.size < size) { this.order = [...this.lanes]; this.epoch += 1; }
