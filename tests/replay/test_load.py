@@ -361,12 +361,92 @@ def test_llama_cpp_is_asked_by_its_own_names() -> None:
     assert by_llama_cpp(tally) == [
         Compared("prompt tokens, not cached", "", 40.0, 40.0),
         Compared("output tokens", "", 5.0, 5.0),
-        Compared("time per further token", "s", pytest.approx(0.1), pytest.approx(0.1)),
+        Compared("time per token, of all", "s", pytest.approx(0.1), pytest.approx(0.1)),
     ]
     tally.end(Outcome(0.0, "refused"), 101.0)
     assert len(by_llama_cpp(tally)) == 3, "nothing was begun"
     tally.end(Outcome(0.0, "left"), 101.0)
     assert by_llama_cpp(tally) == [], "whose tokens are whose is not told"
+
+
+def test_cut_answers_are_named_where_the_server_counts_their_tokens() -> None:
+    """luce and vLLM count each gap when its token comes; a client knows an answer's tokens only at its end."""
+    tally = Tally(100.0)
+    outcome = Outcome(0.0, "finished", output_tokens=2)
+    tally.sent(outcome, 100.0)
+    for when in (100.5, 100.6):
+        tally.piece(outcome, when, when)
+    tally.end(outcome, 100.7)
+    after = {
+        "vllm:e2e_request_latency_seconds_count": 1.0,
+        "vllm:inter_token_latency_seconds_count": 3.0,
+        "vllm:inter_token_latency_seconds_sum": 0.2,
+    }
+
+    def line() -> str:
+        table = report_lines(report_of(tally, server=tuple(compared({}, after, tally))))
+        return next(line for line in table if line.startswith("time per token, of all"))
+
+    assert line().endswith("+50.00 %  differs")
+    tally.end(Outcome(0.0, "left"), 101.0)
+    assert line().endswith("+50.00 %  the server counts tokens of 1 cut answers, too")
+    page = html(report_of(tally, server=tuple(compared({}, after, tally))))
+    assert "cut answers" in page
+
+
+def test_two_means_have_two_names() -> None:
+    """Of answers' own means, and of all tokens."""
+    tally = Tally(100.0)
+    for tokens, seconds in ((2, 1.0), (10, 0.9)):
+        outcome = Outcome(0.0, "finished", output_tokens=tokens)
+        tally.sent(outcome, 100.0)
+        for when in (100.5, 100.5 + seconds):
+            tally.piece(outcome, when, when)
+        tally.end(outcome, 102.0)
+    after = {
+        "vllm:e2e_request_latency_seconds_count": 2.0,
+        "vllm:inter_token_latency_seconds_count": 10.0,
+        "vllm:inter_token_latency_seconds_sum": 1.9,
+    }
+    table = list(report_lines(report_of(tally, server=tuple(compared({}, after, tally)))))
+    by_answer, of_all = (line for line in table if line.startswith("time per token"))
+    assert by_answer.startswith("time per token, by answer") and "550.00" in by_answer
+    assert of_all.startswith("time per token, of all") and of_all.count("190.00 ms") == 2
+
+
+@pytest.mark.parametrize("when", [0.0, 7200.0])
+def test_arrivals_of_one_time_have_no_rate(when: float) -> None:
+    tally = Tally(0.0)
+    for _ in range(3):
+        tally.due(when)
+        tally.end(Outcome(when, "unsent", "x"), when + 0.5)
+    assert next(iter(report_lines(report_of(tally)))).endswith("3 requests in 0.5 s, all at once")
+    tally.due(when + 1.5)
+    tally.end(Outcome(when + 1.5, "unsent", "x"), when + 2)
+    first = next(iter(report_lines(report_of(tally))))
+    assert first.endswith("4 requests in 2.0 s, 2 arrivals a second"), "not from the start of a quiet trace"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "HTTP 400: This model's maximum context length is 4096 tokens. However, you requested 9000 tokens",
+        "HTTP 400: request (2846 tokens) exceeds the available context size (2048 tokens)",
+        "HTTP 400: The input (9000 tokens) is longer than the model's context length (4096 tokens).",
+        "HTTP 422: `inputs` must have less than 1024 tokens. Given: 2048",
+    ],
+)
+def test_prompts_too_long_for_the_server_hint_at_lengths(said: str) -> None:
+    def told(error: str) -> str:
+        tally = Tally(0.0)
+        tally.end(Outcome(0.0, "refused", error), 1.0)
+        report = report_of(tally)
+        assert bool(report.content()["hints"]) == ("--lengths" in html(report))
+        return "\n".join(report_lines(report))
+
+    assert "--lengths" in told(said)
+    assert "--lengths" not in told("HTTP 400: max_tokens must be at least 1")
+    assert "--lengths" not in told("HTTP 429: the queue is full")
 
 
 def test_two_hundredths_agree() -> None:
@@ -444,6 +524,11 @@ def test_formats_are_told_by_their_beginnings(tmp_path: Path) -> None:
     for content, kind in (('{"prompt": "x"}\n', "vllm"), ("Timestamp,Model,Request tokens\n", "burstgpt")):
         (tmp_path / "file").write_text(content)
         assert format_of(tmp_path / "file") == kind
+    assert format_of(DATA / "servegen_image_client20.dataset.json") == "servegen"
+    (tmp_path / "file").write_text('{ "0.0": {"text_tokens": "{5: 1.0}"}}')
+    assert format_of(tmp_path / "file") == "servegen"
+    with pytest.raises(Exception, match=r"^TRACE: file has no arrivals; name the …trace.csv"):
+        load_requests((tmp_path / "file",), "servegen", Window(), [])
     (tmp_path / "file").write_text("hello\n")
     with pytest.raises(Exception, match="begins like no trace that is known"):
         format_of(tmp_path / "file")

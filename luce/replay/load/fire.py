@@ -71,6 +71,7 @@ async def fire(
                 async for batch in receiver:
                     for given in batch:
                         await _release(target, given, tally, beat, limits, clients)
+                tally.next_due = None
     return tally
 
 
@@ -94,8 +95,9 @@ async def _release(
 ) -> None:
     """Wait until it is nearly due, and let it go by itself."""
     due = tally.start + given.due - AHEAD
+    tally.next_due = given.due
     await trio.sleep_until(due)
-    tally.last_due = max(tally.last_due, given.due)
+    tally.due(given.due)
     why = given.why
     if given.body is not None and tally.open >= limits.open:
         why = f"{limits.open:,} requests were under way (--max-open)"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -24,6 +25,10 @@ SAID = {
     "unsent": "not sent",
 }
 ERRORS_SHOWN = 5
+_TOO_LONG = re.compile(
+    r"HTTP 4\d\d: .*(context.?(length|size|window)|too long|\binputs?\b.*\btokens)", re.IGNORECASE
+)
+"""A prompt for a server's context, as luce, vLLM, llama.cpp, SGLang and TGI say it."""
 
 
 @attrs.frozen
@@ -47,7 +52,8 @@ class LoadReport:
 
     @property
     def seconds(self) -> float:
-        return self.tally.ended
+        """From the first arrival to the last end."""
+        return max(self.tally.ended - (self.tally.first_due or 0.0), 0.0)
 
     def content(self) -> dict[str, Any]:
         """As the JSON has it. Times are seconds, lengths tokens."""
@@ -70,8 +76,9 @@ class LoadReport:
             "most_open": tally.most_open,
             "stalls": tally.stalls,
             "errors": dict(tally.errors.most_common()),
+            "hints": list(_hints(tally)),
             "arrivals": {
-                "rate": (total - 1) / max(tally.last_due, 1e-9) if total > 1 else None,
+                "rate": tally.rate,
                 "late_seconds": tally.late.summary(),
                 "limit_seconds": KEPT_LATE,
                 "above_limit": tally.too_late,
@@ -108,11 +115,22 @@ class LoadReport:
         return json.dumps(self.content(), indent=1) + "\n"
 
 
+def _hints(tally: Tally) -> Iterator[str]:
+    """What can be done about errors."""
+    if any(_TOO_LONG.match(error) for error in tally.errors):
+        yield (
+            "prompts of the trace are too long for this server's context: --lengths 8, or another number, divides "
+            "their texts; --most-tokens bounds answers"
+        )
+
+
 def report_lines(report: LoadReport) -> Iterator[str]:
     """The table."""
     content = report.content()
     requests, arrivals, answers = content["requests"], content["arrivals"], content["whole_answers"]
-    rate = "" if arrivals["rate"] is None else f", {arrivals['rate']:.4g} arrivals a second"
+    rate = ""
+    if requests["all"] > 1:
+        rate = ", all at once" if arrivals["rate"] is None else f", {arrivals['rate']:.4g} arrivals a second"
     yield f"{report.url}, {report.model}: {requests['all']:,} requests in {report.seconds:,.1f} s{rate}"
     parts = [f"{requests[name]:,} {said}" for name, said in SAID.items() if requests[name]]
     yield f"  {'; '.join(parts) or 'nothing was sent'}; {report.tally.most_open:,} at once at most"
@@ -120,6 +138,8 @@ def report_lines(report: LoadReport) -> Iterator[str]:
         yield f"  {count:,} × {error}"
     if len(content["errors"]) > ERRORS_SHOWN:
         yield f"  and {len(content['errors']) - ERRORS_SHOWN} more kinds; --json has them"
+    for hint in content["hints"]:
+        yield f"  {hint}"
     rates = content["throughput"]
     yield (
         f"  {rates['output_tokens_per_second']:,.1f} output and {rates['prompt_tokens_per_second']:,.1f} prompt "
@@ -129,7 +149,7 @@ def report_lines(report: LoadReport) -> Iterator[str]:
     for name, key in (
         ("time to first token", "time_to_first_token_seconds"),
         ("gap between pieces", "inter_token_gap_seconds"),
-        ("time per further token", "per_token_seconds"),
+        ("time per token, by answer", "per_token_seconds"),
         ("time of whole answers", "latency_seconds"),
     ):
         yield _row(name, content[key])
@@ -170,4 +190,5 @@ def _beside(one: Compared) -> str:
     )
     difference = one.difference
     told = "" if difference is None else f"{100 * difference:+8.2f} %"
-    return f"{one.name:<26}{mine:>16}{theirs:>16}  {told}{'' if one.agrees else '  differs'}".rstrip()
+    verdict = one.note or ("" if one.agrees else "differs")
+    return f"{one.name:<26}{mine:>16}{theirs:>16}  {told}  {verdict}".rstrip()

@@ -9,7 +9,7 @@ import trio
 from prometheus_client.parser import text_string_to_metric_families
 
 from luce.errors import DeviceError
-from luce.replay.load.tally import Tally
+from luce.replay.load.tally import Ending, Tally
 from luce.replay.load.target import Target, exchange
 
 __all__ = ["AGREES", "Compared", "compared", "metrics", "settled_metrics"]
@@ -21,6 +21,10 @@ LOOK_SECONDS = 0.1
 METRICS_SECONDS = 10.0
 """That a server has to show its numbers, if it has no less for an answer: a load is reported without them."""
 WHOLE = "vllm:e2e_request_latency_seconds_count"
+PER_TOKEN = "time per token, of all"
+"""Seconds over tokens, of all answers together: long answers count more than in a mean of answers' own means."""
+BEGUN: tuple[Ending, ...] = ("left", "failed", "late")
+"""The server may have made tokens of such an answer, but its client does not know how many."""
 PREDICTED = "llamacpp:tokens_predicted"
 
 Values = Mapping[str, float]
@@ -34,6 +38,8 @@ class Compared:
     unit: str
     clients: float
     server: float
+    note: str = ""
+    """What the server counts otherwise, so that the two may differ."""
 
     @property
     def difference(self) -> float | None:
@@ -84,8 +90,10 @@ def compared(before: Values, after: Values, tally: Tally) -> list[Compared]:
     """What both know, by vLLM's names or llama.cpp's. Nobody else may have asked the server meanwhile."""
     grown = {name: value - before.get(name, 0.0) for name, value in after.items()}
     pairs = _by_vllm(grown, tally) if WHOLE in grown else _by_llama_cpp(grown, tally)
+    begun = sum(tally.endings[ending] for ending in BEGUN)
+    cut = f"the server counts tokens of {begun:,} cut answers, too" if begun else ""
     return [
-        Compared(name, unit, mine, theirs)
+        Compared(name, unit, mine, theirs, cut if name == PER_TOKEN else "")
         for name, unit, mine, theirs in pairs
         if mine is not None and theirs is not None
     ]
@@ -113,7 +121,7 @@ def _by_vllm(grown: Values, tally: Tally) -> tuple[_Pair, ...]:
             grown.get("vllm:request_generation_tokens_sum"),
         ),
         ("time to first token", "s", tally.first.mean, mean("vllm:time_to_first_token_seconds")),
-        ("time per further token", "s", _per_token(tally), server_per_token),
+        (PER_TOKEN, "s", _per_token(tally), server_per_token),
         ("time of whole answers", "s", tally.latency.mean, mean("vllm:e2e_request_latency_seconds")),
     )
 
@@ -121,7 +129,7 @@ def _by_vllm(grown: Values, tally: Tally) -> tuple[_Pair, ...]:
 def _by_llama_cpp(grown: Values, tally: Tally) -> tuple[_Pair, ...]:
     """It counts prompts without what was cached, and does not say which answers were whole: nothing is told where
     others were begun. It has no time that begins with a request's arrival."""
-    if any(tally.endings[begun] for begun in ("left", "failed", "late")):
+    if any(tally.endings[begun] for begun in BEGUN):
         return ()
     output, seconds = grown.get(f"{PREDICTED}_total"), grown.get(f"{PREDICTED}_seconds_total")
     further = 0.0 if output is None else output - tally.answers
@@ -130,7 +138,7 @@ def _by_llama_cpp(grown: Values, tally: Tally) -> tuple[_Pair, ...]:
     return (
         ("prompt tokens, not cached", "", computed, grown.get("llamacpp:prompt_tokens_total")),
         ("output tokens", "", float(tally.output_tokens), output),
-        ("time per further token", "s", _per_token(tally), per_token),
+        (PER_TOKEN, "s", _per_token(tally), per_token),
     )
 
 

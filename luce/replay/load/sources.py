@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import re
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
@@ -29,6 +30,8 @@ Format = Literal["luce", "mooncake", "azure", "burstgpt", "servegen", "vllm"]
 FORMATS = get_args(Format)
 HEAD = 4096
 TIMELESS = "vllm"
+_DATASET = re.compile(rb'(\xef\xbb\xbf)?\s*\{\s*"[\d.]+"\s*:\s*\{')
+"""ServeGen's distributions: windows by their start."""
 
 
 @attrs.frozen
@@ -64,6 +67,8 @@ def format_of(path: Path) -> Format:
     line = start.split(b"\n", 1)[0].removeprefix(b"\xef\xbb\xbf").strip()
     if start.startswith(MAGIC):
         return "luce"
+    if _DATASET.match(start):
+        return "servegen"
     if line.startswith(b"{"):
         return "mooncake" if b'"hash_ids"' in start else "vllm"
     if line.startswith(b"TIMESTAMP,"):
@@ -121,8 +126,9 @@ def _servegen_files(paths: tuple[Path, ...]) -> tuple[Path, Path]:
     """The windows and the distributions: both named, or the second one beside the first."""
     tables = [path for path in paths if path.suffix == ".csv"]
     if len(tables) != 1 or len(paths) > 2:
+        alone = f"{paths[0].name} has no arrivals; " if len(paths) == 1 else ""
         raise ConfigError(
-            "name the …trace.csv of one client, with or without its …dataset.json", flag="TRACE"
+            f"{alone}name the …trace.csv of one client, with or without its …dataset.json", flag="TRACE"
         )
     if len(paths) == 2:
         return tables[0], next(path for path in paths if path is not tables[0])

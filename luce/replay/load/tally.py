@@ -17,6 +17,8 @@ Ending = Literal["finished", "left", "refused", "failed", "late", "unsent"]
 connection. 'late': not over within the time limit. 'unsent': the client did not ask."""
 MOST_ERRORS = 50
 MOST_TICKS = 600
+AT_ONCE = 0.001
+"""Seconds between the first and the last arrival, below which they have no rate."""
 KEPT_LATE = 0.005
 """Seconds that an arrival may be late."""
 
@@ -103,11 +105,27 @@ class Tally:
     """Of whole answers, these five."""
     ended: float = 0.0
     """Seconds from the start to the last end."""
+    first_due: float | None = None
     last_due: float = 0.0
+    """Of the arrivals so far, these two."""
+    next_due: float | None = None
+    """Of the arrival that is waited for; None once nothing more comes."""
     tick_seconds: float = 1.0
     ticks: list[Tick] = attrs.field(factory=list)
     _kinds: dict[str, str] = attrs.field(factory=dict, init=False, repr=False)
     """First messages by what they are without their numbers."""
+
+    def due(self, when: float) -> None:
+        """Somebody arrives now, or is waited for no longer."""
+        self.first_due = when if self.first_due is None else min(self.first_due, when)
+        self.last_due = max(self.last_due, when)
+
+    @property
+    def rate(self) -> float | None:
+        """Arrivals a second, from the first to the last; None where that is no time."""
+        span = self.last_due - (self.first_due or 0.0)
+        total = sum(self.endings.values())
+        return (total - 1) / span if total > 1 and span >= AT_ONCE else None
 
     def tick(self, when: float) -> Tick:
         """Where something that happens now is counted."""
