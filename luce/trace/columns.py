@@ -18,9 +18,11 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from luce.errors import reason
 from luce.trace.events import ANY, EventRecord, Range
 from luce.trace.objects import check_objects
-from luce.trace.schema import Detail, Unknown
+from luce.trace.plain_values import check_depth
+from luce.trace.schema import MOST_TIME, Arrival, Detail, Planned, Time, Unknown
 
 __all__ = ["MOST_RECORDS", "BlockReader", "BlockWriter", "Located"]
 
@@ -55,7 +57,7 @@ class _Tail(msgspec.Struct, array_like=True):
     what: list[tuple[str, str, int, tuple[str, ...]]]
     values: list[tuple[int, Any]]
     """(place in the block, value)."""
-    details: list[tuple[int, float, Any]]
+    details: list[tuple[int, Time, Any]]
 
 
 _tails = msgspec.msgpack.Decoder(_Tail)
@@ -196,12 +198,15 @@ class BlockReader:
             columns.append(np.ascontiguousarray(raw.T).view(f"<u{width}").reshape(count))
             at += count * width
         columns[0] = np.cumsum(columns[0].view("<i8"), dtype="<i8").view("<f8")
+        odd = np.flatnonzero(~(np.abs(columns[0]) <= MOST_TIME))
+        if len(odd):
+            raise ValueError(f"record {first + int(odd[0])} has no time: {columns[0][odd[0]]} s")
         rest = memoryview(data)[at:]
         check_objects(rest)
         try:
             tail = _tails.decode(rest)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise ValueError(f"a block's names cannot be read: {error}") from None
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise ValueError(f"a block's names cannot be read: {reason(error)}") from None
         self._who += tail.who
         self._what += [(machine, event, bits, tuple(states)) for machine, event, bits, states in tail.what]
         if count and (columns[1].max() >= len(self._who) or columns[2].max() >= len(self._what)):
@@ -232,6 +237,8 @@ class BlockReader:
             value = values.get(place)
             if who[instance] == ANY:
                 value = _range(value)
+            elif value is not None and not isinstance(value, int):
+                raise ValueError(f"record {seq} has a value that is no number")
             yield EventRecord(seq, t, machine, who[instance], event, bits, states, value)
         while detail is not None:
             yield detail
@@ -263,5 +270,13 @@ def _detail(raw: Any) -> Detail | Unknown:
         tag = raw.get("type") if isinstance(raw, dict) else None
         if isinstance(tag, str) and "Invalid value" in str(error) and "$.type" in str(error):
             return Unknown(tag)
+        raise ValueError(f"a detail cannot be read: {error}") from None
+    try:
+        if isinstance(known, Arrival):
+            check_depth(known.sampling)
+            check_depth(known.form)
+        elif isinstance(known, Planned):
+            known.check()
+    except ValueError as error:
         raise ValueError(f"a detail cannot be read: {error}") from None
     return known

@@ -9,13 +9,14 @@ from pathlib import Path
 import attrs
 import msgspec
 
-from luce.errors import TraceFileError, reason
+from luce.errors import TraceFileError, quoted, reason
 from luce.trace.columns import BlockReader, Located
 from luce.trace.events import EventRecord
 from luce.trace.files import trace_files
 from luce.trace.frames import MAX_FRAME, Break, FrameKind, frames
 from luce.trace.objects import check_objects
-from luce.trace.schema import VERSION, Gap, Header, Snapshot
+from luce.trace.plain_values import check_depth
+from luce.trace.schema import MOST_CAPABILITIES, VERSION, Gap, Header, Snapshot
 
 __all__ = ["FileStart", "Item", "TraceFile", "read_header", "read_trace", "start_of", "trace_paths"]
 
@@ -98,8 +99,9 @@ class TraceFile:
                                 )
                             expected = item.seq + 1
                         yield item
-            except (ValueError, msgspec.DecodeError, msgspec.ValidationError) as error:
-                raise TraceFileError(self.name, f"byte {frame.offset}: {error}") from None
+            except (ValueError, msgspec.DecodeError, msgspec.ValidationError, RecursionError) as error:
+                said = reason(error) if isinstance(error, RecursionError) else error
+                raise TraceFileError(self.name, f"byte {frame.offset}: {said}") from None
         if snapshot is None:
             self._break(self.offset)
 
@@ -117,7 +119,14 @@ def _header(data: bytes) -> Header:
         raise ValueError(
             f"the trace has version {version}, and this luce reads {VERSION}; use the luce that recorded it"
         )
-    return msgspec.msgpack.decode(data, type=Header)
+    header = msgspec.msgpack.decode(data, type=Header)
+    check_depth(header.options)
+    check_depth(header.capabilities)
+    for name, most in MOST_CAPABILITIES.items():
+        value = header.capabilities.get(name, 0)
+        if not isinstance(value, int) or not 0 <= value <= most:
+            raise ValueError(f"its engine has {quoted(value)} as {name}, which is no number from 0 to {most}")
+    return header
 
 
 def read_header(path: Path) -> FileStart:

@@ -9,11 +9,13 @@ leaves the version as it is, for readers pass over what they do not know; anythi
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any, Final
 
 import msgspec
 
 __all__ = [
+    "MOST_CAPABILITIES",
+    "MOST_TIME",
     "VERSION",
     "Alike",
     "Arrival",
@@ -37,6 +39,15 @@ __all__ = [
 VERSION = 1
 """Of the files and of everything in them."""
 
+MOST_TIME: Final = 1e12
+Time = Annotated[float, msgspec.Meta(ge=-MOST_TIME, le=MOST_TIME)]
+"""Seconds: on a clock, or that something took. So many that what is reckoned with them is finite."""
+Number = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
+MOST_CAPABILITIES: Final = {
+    "num_slots": 1 << 16, "block_size": 1 << 20, "num_blocks": 1 << 24, "max_context": 1 << 24, "max_depth": 1 << 6,
+}  # fmt: skip
+"""That a header may say of an engine: memory is taken by these."""
+
 
 class Header(msgspec.Struct, frozen=True, kw_only=True):
     """The first frame of every file."""
@@ -46,11 +57,11 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     """Names one server's life: the files of one trace have the same."""
     file: int
     """Counts the files of a run, from 0."""
-    first: int
+    first: Number
     """Number of the first record that is in the file, or would be."""
-    wall: float
+    wall: Time
     """Unix seconds when the file was begun, and…"""
-    clock: float
+    clock: Time
     """…what the clock of the records said then."""
     charts: dict[str, str]
     """Every chart's SCXML text, by name."""
@@ -110,16 +121,16 @@ class Arrival(msgspec.Struct, frozen=True, tag="arrival", omit_defaults=True):
     id: str
     order: int
     """Number of its arrival, by which plans name it."""
-    arrived: float
+    arrived: Time
     """When it was asked for, on the clock of the records; its preparation came after that."""
-    prompt_tokens: int
+    prompt_tokens: Number
     prompt_digest: bytes
     """Of the token ids, so that equal prompts are known to be equal."""
     sampling: dict[str, Any]
     """Fields of :class:`luce.sampling.parameters.SamplingParams` that are not the default; what biases logits or
     stops by token ids is content."""
     pictures: tuple[Picture, ...] = ()
-    timeout: float | None = None
+    timeout: Annotated[float, msgspec.Meta(ge=0)] | None = None
     """Seconds from ``arrived``."""
     n: int = 1
     choice: int = 0
@@ -202,6 +213,13 @@ class Planned(msgspec.Struct, frozen=True, tag="plan", omit_defaults=True):
     runs: tuple[Run, ...] = ()
     """…and all else, as many as there are slots in all."""
 
+    def check(self) -> None:
+        """Raises ValueError where it does not say of each segment what it needs."""
+        if any(run.times < 0 or run.count < 0 for run in self.runs):
+            raise ValueError("a plan has a negative number of segments or rows")
+        if not len(self.slots) == len(self.starts) == sum(run.times for run in self.runs):
+            raise ValueError("a plan has other numbers of segments, slots and first rows")
+
     @property
     def rows(self) -> int:
         """Of the shared batch; those of staged passes apart."""
@@ -224,7 +242,7 @@ class Landed(msgspec.Struct, frozen=True, tag="result", omit_defaults=True):
     """The results of a step were taken up. What failed of it follows."""
 
     number: int
-    seconds: float
+    seconds: Time
     """On the device."""
     sampled: tuple[tuple[int, tuple[int, ...]], ...] | None = None
     """Content: (slot, token ids)."""
@@ -245,7 +263,7 @@ class Encoded(msgspec.Struct, frozen=True, tag="encode"):
     request: str
     """One of those who wait for it."""
     digest: bytes
-    seconds: float
+    seconds: Time
     rows: int
     """0 if it failed."""
     nbytes: int = 0

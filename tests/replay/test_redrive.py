@@ -486,6 +486,18 @@ def test_refusals(tmp_path: Path, crowd: Path) -> None:
         script_of(items_of(tmp_path / "gap"))
 
 
+def test_a_prompt_that_no_engine_has_room_for(crowd: Path) -> None:
+    """It takes no memory."""
+    items = items_of(crowd)
+    place = next(
+        at for at, item in enumerate(items) if isinstance(item, tuple) and isinstance(item[2], Arrival)
+    )
+    seq, t, arrival = items[place]  # type: ignore[misc]
+    items[place] = (seq, t, msgspec.structs.replace(arrival, prompt_tokens=1 << 40))
+    parted = again(items).parted
+    assert parted is not None and f"{1 << 40} tokens, in a context of " in parted.why
+
+
 def test_a_server_that_was_killed_is_driven_to_where_its_trace_ends(crowd: Path) -> None:
     """Wherever that is, in the middle of a turn too."""
     items = items_of(crowd)

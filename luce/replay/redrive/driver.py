@@ -374,6 +374,8 @@ class _Driver:
     def _submit(self, first: Arrival) -> None:
         """A request, with its further choices."""
         arrivals = [first]
+        if first.prompt_tokens > (most := self._device.capabilities.max_context):
+            raise PartError(f"request {first.id} has {first.prompt_tokens} tokens, in a context of {most}")
         if first.n > 1:
             for item in self._following():
                 if len(arrivals) == first.n:
