@@ -12,7 +12,7 @@ from rich.console import Console
 
 from luce.cli.flags import COUNT, FILE, NAME, SIZE, ConfigFlags, whole
 from luce.cli.main import EXIT_FAILED
-from luce.errors import ConfigError, printable
+from luce.errors import ConfigError, printable, quoted
 from luce.replay.recorded_requests import recorded_requests
 from luce.trace.reader import read_header, read_trace, trace_paths
 from luce.trace.schema import Header
@@ -82,7 +82,8 @@ def exact(
 ) -> int:
     """Run the requests of a trace again on a real engine, in other company, and compare every token.
 
-    Needs a trace with content, its model, and a device like the recorded one. Ends with 1 if a token differs.
+    Needs a trace with content, its model, and a device like the recorded one. Ends with 1 if a token differs, or
+    if a request that was answered cannot be compared.
     """
     from luce.cli.in_process import load_with_progress, opened
     from luce.engines.load_model import LoadOptions
@@ -154,6 +155,13 @@ class _Recorded:
             self.context = int(capabilities["max_context"])
             self.block_size = int(capabilities["block_size"])
             self.blocks = int(capabilities["num_blocks"])
+            if min(self.slots, self.context, self.block_size, self.blocks) < 1:
+                raise ValueError("a number below 1")  # noqa: TRY301
+            self.prefill, self.depth = self._options.get("prefill_budget"), self._options.get("depth", 1)
+            if self.depth not in (1, 2) or not (
+                self.prefill is None or (isinstance(self.prefill, int) and self.prefill > 0)
+            ):
+                raise ValueError(f"depth {quoted(self.depth)}, prefill_budget {quoted(self.prefill)}")  # noqa: TRY301
         except (KeyError, TypeError, ValueError) as error:
             raise ConfigError(
                 f"its header does not say what its engine was: {error!r}", flag="TRACE"
@@ -163,8 +171,8 @@ class _Recorded:
         from luce.actors.options import ServiceOptions
 
         return ServiceOptions(
-            prefill_budget=prefill or self._options.get("prefill_budget"),
-            depth=depth or self._options.get("depth", 1),
+            prefill_budget=prefill or self.prefill,
+            depth=depth or self.depth,
             max_queued=max(seats, ServiceOptions().max_queued),
             max_queued_tokens=sys.maxsize,
             queue_timeout=float("inf"),
@@ -178,8 +186,11 @@ def _told(rerun: Any) -> int:
         print(printable(f"request {other.id}: token {other.place} is another one: {said}{end}"))
     if len(rerun.others) > SHOWN:
         print(f"and {len(rerun.others) - SHOWN} more requests")
-    for why, count in rerun.skipped.most_common():
-        print(printable(f"{count:,} requests not compared: {why}"))
+    from luce.replay.exact import NO_TOKEN
+
+    for why, count in rerun.skipped.most_common(SHOWN):
+        which = "" if why == NO_TOKEN else f" (request {rerun.first_skipped[why]}{' first' * (count > 1)})"
+        print(printable(f"{count:,} requests not compared: {why}{which}"))
     if rerun.others:
         print(f"{len(rerun.others):,} of {rerun.requests:,} requests have other tokens")
         return EXIT_FAILED
@@ -187,4 +198,7 @@ def _told(rerun: Any) -> int:
         print("nothing was compared")
         return EXIT_FAILED
     print(f"{rerun.requests:,} requests, {rerun.tokens:,} tokens: every one is equal")
+    if rerun.missed:
+        print(f"of {rerun.missed:,} more that were answered nothing is known")
+        return EXIT_FAILED
     return 0

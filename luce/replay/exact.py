@@ -23,7 +23,10 @@ from luce.replay.recorded_requests import RecordedRequest
 from luce.replay.submissions import submission_of
 from luce.trace.schema import Header
 
-__all__ = ["Other", "Rerun", "check_repeatable", "run_again"]
+__all__ = ["NO_TOKEN", "Other", "Rerun", "check_repeatable", "run_again"]
+
+NO_TOKEN = "it got no token"
+"""Why a request is not compared, where nothing is missing."""
 
 
 @attrs.frozen
@@ -49,7 +52,18 @@ class Rerun:
     """Compared, and equal but for the last one of each in ``others``."""
     skipped: Counter[str] = attrs.field(factory=Counter)
     """Requests that say nothing, by reason."""
+    first_skipped: dict[str, str] = attrs.field(factory=dict)
+    """Id of the first of them, by reason."""
     others: list[Other] = attrs.field(factory=list)
+
+    def skip(self, why: str, name: str) -> None:
+        self.skipped[why] += 1
+        self.first_skipped.setdefault(why, name)
+
+    @property
+    def missed(self) -> int:
+        """Requests that were not compared though they were answered: what is to be equal is not all there."""
+        return self.skipped.total() - self.skipped[NO_TOKEN]
 
 
 def check_repeatable(header: Header, model: str, fingerprint: str | None) -> None:
@@ -109,13 +123,13 @@ async def run_again(
     async with trio.open_nursery() as nursery:
         while (one := await trio.to_thread.run_sync(next, requests, None)) is not None:
             if (why := _useless(one)) is not None:
-                rerun.skipped[why] += 1
+                rerun.skip(why, one.arrival.id)
                 continue
             await room.acquire()
             try:
                 handle = service.submit(await trio.to_thread.run_sync(asked, one))
             except (ValueError, LuceError) as error:
-                rerun.skipped[str(error)] += 1
+                rerun.skip(str(error), one.arrival.id)
                 room.release()
             else:
                 nursery.start_soon(compare, handle, one)
@@ -125,7 +139,7 @@ async def run_again(
 def _useless(one: RecordedRequest) -> str | None:
     if not one.complete:
         return "the trace does not say all of its tokens"
-    return None if one.tokens else "it got no token"
+    return None if one.tokens else NO_TOKEN
 
 
 async def _read(handle: Handle) -> tuple[list[int], str]:

@@ -13,7 +13,7 @@ from luce.actors.submission import Submission
 from luce.constraints.constraint import Constraint
 from luce.constraints.wish import ConstraintWish
 from luce.engines.loaded import LoadedModel
-from luce.engines.seam import ImageSpan, PatchImage
+from luce.engines.seam import Capabilities, ImageSpan, PatchImage
 from luce.errors import LuceError
 from luce.sampling.parameters import SamplingParams
 from luce.trace.schema import Arrival, Picture
@@ -97,19 +97,43 @@ def submission_of(
     """The request, for exactly ``tokens`` of its answer, whatever ended it.
 
     Raises:
-        ValueError: the trace does not say enough of it; says what is missing.
+        ValueError: the trace does not say enough of it, or what no server lets in; says what.
+        RequestError: the same of its sampling parameters.
     """
     if arrival.token_ids is None or arrival.positions is None:
         raise ValueError("no content")
+    prompt = prompt_of(arrival, arrival.token_ids, arrival.positions)
+    capabilities = model.engine.capabilities
+    _check_rows(prompt, capabilities)
     params = recorded_params(arrival)
+    params.validate(capabilities.vocab_size)
+    if not all(
+        isinstance(token, int) and 0 <= token < capabilities.vocab_size for token in params.eos_token_ids
+    ):
+        raise ValueError("an end-of-sequence token outside the vocabulary")
+    if params.seed is None and not params.greedy:
+        raise ValueError("its seed is not in the trace")
     params = attrs.evolve(params, max_tokens=tokens, min_tokens=min(params.min_tokens, tokens))
     return Submission(
         arrival.id,
-        prompt_of(arrival, arrival.token_ids, arrival.positions),
+        prompt,
         images_of(arrival, scale),
         params,
         constraint=_constraint(arrival, model),
     )
+
+
+def _check_rows(prompt: RecordedPrompt, capabilities: Capabilities) -> None:
+    """An engine takes rows as they are: what was never prepared would end the steps of all."""
+    ids, positions = prompt.token_ids, prompt.positions
+    if not len(ids):
+        raise ValueError("an empty prompt")
+    if ids.min() < 0 or ids.max() >= capabilities.vocab_size:
+        raise ValueError("token ids outside the vocabulary")
+    if positions.min() < 0 or positions.max() >= capabilities.max_context:
+        raise ValueError("positions outside the context")
+    if not -len(ids) <= prompt.rope_delta <= 0:
+        raise ValueError("an answer whose positions are not behind its prompt's")
 
 
 def _constraint(arrival: Arrival, model: LoadedModel) -> Constraint | None:

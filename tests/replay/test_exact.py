@@ -251,6 +251,80 @@ def test_what_cannot_be_run_again_is_told(recording: Recording) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("changes", "sampling", "said"),
+    [
+        ({"token_ids": b"\xff\xff\xff\x7f"}, {}, "token ids outside the vocabulary"),
+        ({"token_ids": b"\xff\xff\xff\xff"}, {}, "token ids outside the vocabulary"),
+        ({"positions": b"\xff\xff\xff\x7f"}, {}, "positions outside the context"),
+        ({"positions": b"\xff\xff\xff\xff"}, {}, "positions outside the context"),
+        ({"rope_delta": 10**9}, {}, "an answer whose positions are not behind its prompt's"),
+        ({}, {"temperature": float("nan")}, "temperature must be from 0 to 100, not nan"),
+        ({}, {"temperature": "x"}, "temperature must be a number, not str"),
+        ({}, {"top_k": "a"}, "top_k must be an integer, not str"),
+        ({}, {"min_tokens": "a"}, "min_tokens must be an integer, not str"),
+        ({}, {"stop_token_ids": [1, "x"]}, "stop_token_ids must hold token ids, not str"),
+        ({}, {"eos_token_ids": [1, "x"]}, "an end-of-sequence token outside the vocabulary"),
+        ({}, {"seed": None, "temperature": 1.0}, "its seed is not in the trace"),
+    ],
+)
+def test_a_damaged_request_is_named_and_leaves_the_others_alone(
+    recording: Recording, changes: dict[str, Any], sampling: dict[str, Any], said: str
+) -> None:
+    requests = list(recorded_requests(items_of(recording.trace)))[:5]
+    was = requests[2].arrival
+    for name, value in changes.items():
+        if isinstance(value, bytes):
+            changes = changes | {name: value * (len(getattr(was, name)) // 4)}
+    bad = msgspec.structs.replace(was, **changes | {"sampling": was.sampling | sampling})
+    requests[2] = attrs.evolve(requests[2], arrival=bad)
+    rerun = again(recording, 4, iter(requests))
+    assert (rerun.requests, rerun.others) == (4, [])
+    assert rerun.skipped == {said: 1} and rerun.first_skipped == {said: was.id} and rerun.missed == 1
+
+
+def test_the_command_fails_where_an_answer_cannot_be_compared(
+    recording: Recording, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = list(recorded_requests(items_of(recording.trace)))[:4]
+    silent = attrs.evolve(whole[0], tokens=())
+    incomplete = attrs.evolve(whole[1], complete=False)
+    for given, code in (([silent, *whole[2:]], 0), ([silent, incomplete, *whole[2:]], 1)):
+        monkeypatch.setattr("luce.cli.replay_exact.recorded_requests", lambda items, given=given: iter(given))
+        assert cli(["replay", "exact", str(recording.trace), str(recording.model)]) == code
+        said = capsys.readouterr().out
+        assert "1 requests not compared: it got no token\n" in said and "every one is equal" in said
+        missing = f"1 requests not compared: the trace does not say all of its tokens (request {incomplete.arrival.id})"
+        assert (missing in said) == bool(code) == ("of 1 more that were answered nothing is known" in said)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"), [({"depth": "x"}, "depth 'x'"), ({"prefill_budget": -1}, "prefill_budget -1")]
+)
+def test_the_command_refuses_a_server_that_nobody_set_up(
+    recording: Recording,
+    options: dict[str, Any],
+    said: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    from tests.trace.recording import written
+
+    start = items_of(recording.trace)[0]
+    assert isinstance(start, FileStart)
+    head = start.header
+    kept = {
+        "content": True,
+        "fingerprint": head.fingerprint,
+        "model": head.model,
+        "options": head.options | options,
+    }
+    written(tmp_path, [], capabilities=head.capabilities, **kept)
+    assert cli(["replay", "exact", str(tmp_path), str(recording.model)]) == 2
+    error = capsys.readouterr().err
+    assert "TRACE: its header does not say what its engine was" in error and said in error
+
+
 def details(items: list[Item], kind: type) -> list[Any]:
     return [
         item
