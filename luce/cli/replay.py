@@ -131,7 +131,7 @@ def show(
     ] = None,
     config: ConfigFlags = ConfigFlags(),  # noqa: B008
 ) -> int:
-    """Draw a trace in the terminal: requests as lanes, steps, encodes, queue and free blocks above them."""
+    """Draw a trace in the terminal: requests as lanes, steps, encodes, queue and blocks left above them."""
     paths, warnings = trace_paths([trace]), list[str]()
     if request is not None:
         _list_request(paths, request, warnings)

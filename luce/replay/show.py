@@ -71,11 +71,11 @@ class _Board:
     rows: list[int] = attrs.field(init=False)
     encodes: list[int] = attrs.field(init=False)
     waiting: list[int] = attrs.field(init=False)
-    free: list[int] = attrs.field(init=False)
+    left: list[int] = attrs.field(init=False)
     lost: int = 0
 
     def __attrs_post_init__(self) -> None:
-        for name in ("steps", "rows", "encodes", "waiting", "free"):
+        for name in ("steps", "rows", "encodes", "waiting", "left"):
             setattr(self, name, [0] * self.window.columns)
 
 
@@ -135,7 +135,7 @@ def _draw(board: _Board, one: object, t: float, most: int) -> None:
         board.encodes[column] += 1
     elif isinstance(one, Counts):
         board.waiting[column] = max(board.waiting[column], one.waiting)
-        board.free[column] = one.free_blocks
+        board.left[column] = one.blocks_left
     elif isinstance(one, Lost):
         board.lost += one.records
 
@@ -150,7 +150,7 @@ def _lines(board: _Board) -> Iterator[Text]:
         ("rows", board.rows),
         ("encodes", board.encodes),
         ("waiting", board.waiting),
-        ("free blocks", board.free),
+        ("blocks left", board.left),
     ):
         if any(values):
             yield _curve(name, values)

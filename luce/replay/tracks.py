@@ -70,6 +70,11 @@ class Counts:
     free_blocks: int
     cached_blocks: int
 
+    @property
+    def blocks_left(self) -> int:
+        """Blocks that can be taken: free ones, and cached ones, which nobody holds and which are given up for it."""
+        return self.free_blocks + self.cached_blocks
+
 
 @attrs.frozen
 class Lost:

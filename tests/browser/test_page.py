@@ -69,6 +69,10 @@ async def test_a_picture_question_goes_through_the_chart() -> None:
                 lanes
             )
             assert page.evaluate("luce.timeline.boxes[0].text()").startswith("waiting 0\nrunning 0\n")
+            blocks = engine.capabilities.num_blocks
+            left = page.evaluate("luce.timeline.boxes[0].text()").split("\n")[-1]
+            found = [int(number) for number in re.findall(r"\d+", left)]
+            assert left.startswith("blocks left") and found[0] == found[1] + found[2] == blocks, left
             shot(page, "request-finished")
 
     async with live(engine) as server:
@@ -84,6 +88,13 @@ async def test_a_saved_trace_shows_the_illegal_event_in_it(tmp_path: Path) -> No
         with watched_page(address) as page:
             page.locator("#trace").set_input_files(str(file))
             page.get_by_text("saved trace, 404 records").wait_for()
+            shown = page.evaluate("[luce.timeline.right - luce.timeline.seconds, luce.timeline.right]")
+            assert 9.5 < shown[0] <= 10 and 14 < shown[1] < 14.5, "where its request lives"
+            page.evaluate("[...luce.store.lanes.values()][0].at(-1).to = luce.store.now")
+            page.evaluate("luce.store.now += 40; luce.timeline.showAll()")
+            assert shown == page.evaluate(
+                "[luce.timeline.right - luce.timeline.seconds, luce.timeline.right]"
+            )
             alarm = page.locator("#alarms button")
             alarm.wait_for()
             assert "slot.granted of request r1" in alarm.inner_text()

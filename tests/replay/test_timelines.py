@@ -188,7 +188,9 @@ def test_lanes_show_phases_where_they_were(trace: list[Item]) -> None:
         assert len(lane.rstrip()) - 1 == window.column(mine[-1].t)
     long = next(one for one in lanes.values() if one.count("█") > 3)
     assert long.strip("█▒.-e| xp!·") == ""
-    assert any("steps, max" in line for line in lines) and any("free blocks, max" in line for line in lines)
+    assert any("steps, max" in line for line in lines) and any(
+        "blocks left, max 76" in line for line in lines
+    )
 
 
 def test_a_window_and_few_lanes(trace: list[Item]) -> None:

@@ -131,7 +131,7 @@ export class Store {
     if (kind === "phase") { const [t, id, phase] = fields; this.#lane(id, phase, t); }
     else if (kind === "step") { const [number, from, to, lanes, rows, device] = fields; this.steps.push({ number, from, to, lanes, rows, device }); this.#touch(from); }
     else if (kind === "encode") { const [from, to, request, digest, rows] = fields; this.encodes.push({ from, to, request, digest, rows }); this.#touch(from); }
-    else if (kind === "counts") { const [t, waiting, running, parked, free, cached] = fields; this.counts.push({ t, waiting, running, parked, free, cached }); this.#touch(t); }
+    else if (kind === "counts") { const [t, waiting, running, parked, free, cached] = fields; this.counts.push({ t, waiting, running, parked, free, cached, left: free + cached }); this.#touch(t); }
     else if (kind === "fault") { const [t, slot, what, message] = fields; this.faults.push({ t, slot, what, message }); }
     else if (kind === "lost") { const [, records] = fields; this.lost += records; }
   }

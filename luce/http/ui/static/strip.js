@@ -8,7 +8,7 @@ const SEPARATE = 2; // columns of a step from which on a gap is drawn behind it
 const SERIES = [
   { name: "waiting", tone: "queued", most: () => 4, dash: false },
   { name: "running", tone: "decoding", most: (hello) => hello.slots, dash: false },
-  { name: "free", tone: "free", most: (hello) => hello.blocks, dash: true },
+  { name: "left", tone: "free", most: (hello) => hello.blocks, dash: true },
 ];
 
 export class Strip {

@@ -51,7 +51,19 @@ export class Timeline {
     this.ask();
   }
 
-  showAll() { this.right = this.store.now; this.seconds = Math.max(0.01, 1.05 * (this.store.now - this.#begin())); this.ask(); }
+  // All of the traffic: a server may have stood idle long before and after it.
+  showAll() {
+    const { lanes, steps, encodes, illegal, now } = this.store;
+    let from = Infinity, to = -Infinity;
+    const seen = (begin, end) => { from = Math.min(from, begin); to = Math.max(to, end); };
+    for (const lane of lanes.values()) seen(lane[0].from, lane.at(-1).to ?? now);
+    for (const one of [...steps, ...encodes]) seen(one.from, one.to);
+    for (const one of illegal) seen(one.t, one.t);
+    if (from > to) { from = this.#begin(); to = now; }
+    this.seconds = Math.max(0.01, 1.05 * (to - from));
+    this.right = to + 0.02 * this.seconds;
+    this.ask();
+  }
 
   #begin() {
     const { store } = this;
@@ -147,9 +159,9 @@ export class Timeline {
   // Of the curves and tracks, with the newest numbers in sight.
   #names(c, { to }) {
     const last = this.#counts(to);
-    ["waiting", "running", "free"].forEach((name, i) => {
-      c.fillStyle = color({ waiting: "queued", running: "decoding", free: "free" }[name]);
-      c.fillText(`${name === "free" ? "free blocks" : name} ${last ? last[name] : "–"}`, 2, HEAD + 10 + 16 * i);
+    ["waiting", "running", "left"].forEach((name, i) => {
+      c.fillStyle = color({ waiting: "queued", running: "decoding", left: "free" }[name]);
+      c.fillText(`${name === "left" ? "blocks left" : name} ${last ? last[name] : "–"}`, 2, HEAD + 10 + 16 * i);
     });
     c.fillStyle = color("soft");
     c.fillText("steps", 2, HEAD + CURVES + TRACK / 2);
@@ -204,7 +216,7 @@ export class Timeline {
     const { store } = this, { width, height } = this.size, view = this.#view(), { x, from, to } = view;
     const y = HEAD + CURVES, boxes = [];
     const last = this.#counts(to);
-    boxes.push({ x: LABEL, y: HEAD, w: 1e5, h: CURVES, text: () => (last ? `waiting ${last.waiting}\nrunning ${last.running}\nparked ${last.parked}\nfree blocks ${last.free}\ncached blocks ${last.cached}` : "nothing yet") });
+    boxes.push({ x: LABEL, y: HEAD, w: 1e5, h: CURVES, text: () => (last ? `waiting ${last.waiting}\nrunning ${last.running}\nparked ${last.parked}\nblocks left ${last.left}: ${last.free} free, ${last.cached} cached` : "nothing yet") });
     const track = (items, top, text) => {
       for (let i = globalThis.d3.bisector((item) => item.to).left(items, from); i < items.length && items[i].from <= to; i += 1) {
         const item = items[i], left = Math.max(LABEL, x(item.from)), w = Math.min(width, x(item.to)) - left;
