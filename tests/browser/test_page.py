@@ -10,7 +10,10 @@ import pytest
 
 from luce.engines.fake.engine import FakeEngine, deepseek_capabilities, fake_capabilities
 from luce.engines.fake.times import Times
+from luce.errors import RequestError
 from luce.http.options import HttpOptions
+from luce.http.ui import routes
+from luce.http.ui.saved import SavedEvents
 from tests.browser.driving import ARTIFACTS, chromium, drive, watched_page
 from tests.http.fake_model import live
 from tests.http.ui.test_page import trace
@@ -122,6 +125,31 @@ async def test_a_saved_trace_shows_the_illegal_event_in_it(tmp_path: Path) -> No
             page.get_by_role("button", name="Back to live").click()
             page.locator("#status", has_text="live").wait_for()
             assert page.evaluate("luce.store.illegal.length") == 0
+
+    async with live(FakeEngine()) as server:
+        await drive(look, server.server.port)
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("how", ["fault", "end"])
+async def test_a_saved_trace_that_ends_in_an_error_says_so(
+    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trace(tmp_path)
+
+    class Breaks(SavedEvents):
+        async def next(self) -> bytes:
+            if how == "end":
+                return b""
+            raise RequestError("something in it is odd")
+
+    monkeypatch.setattr(routes, "SavedEvents", Breaks)
+    said = {"fault": "something in it is odd", "end": "the rest of the trace did not come"}[how]
+
+    def look(address: str) -> None:
+        with watched_page(address) as page:
+            page.locator("#trace").set_input_files(str(tmp_path / "run-000000.ltrace"))
+            page.locator("#status", has_text=f"the trace cannot be shown: {said}").wait_for()
 
     async with live(FakeEngine()) as server:
         await drive(look, server.server.port)

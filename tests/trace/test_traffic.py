@@ -16,7 +16,7 @@ from luce.trace.traffic.azure import read_azure
 from luce.trace.traffic.burstgpt import FIRST, SECOND, read_burstgpt
 from luce.trace.traffic.mooncake import read_mooncake
 from luce.trace.traffic.request import TrafficRequest
-from luce.trace.traffic.rows import MAX_LINE
+from luce.trace.traffic.rows import MAX_LINE, lines
 from luce.trace.traffic.servegen import read_servegen
 from luce.trace.traffic.vllm_custom import CustomPrompt, read_vllm_custom
 from tests.sim.files import DATA, long_traces
@@ -281,6 +281,20 @@ def test_files_that_cannot_be_read(reader: Reader, tmp_path: Path) -> None:
     (tmp_path / "binary").write_bytes(b"\x80\xff\n")
     with pytest.raises(TraceFileError, match=r"binary: row 1: is not UTF-8 text"):
         list(reader(tmp_path / "binary"))
+
+
+def test_the_row_that_is_no_text_is_named(tmp_path: Path) -> None:
+    """Files are read thousands of bytes ahead."""
+    file = tmp_path / "trace"
+    good = "ünï,1,2".encode()
+    for place in range(1, 4):
+        rows = [good] * 3
+        rows[place - 1] = b"1,\xff\xfe,2"
+        file.write_bytes(b"\n".join(rows) + b"\n")
+        read = lines(file)
+        assert [next(read) for _ in range(place - 1)] == [(row, "ünï,1,2") for row in range(1, place)]
+        with pytest.raises(TraceFileError, match=f"trace: row {place}: is not UTF-8 text"):
+            next(read)
 
 
 ROW = "0,1.5,1,Gamma,2,0.3"

@@ -24,18 +24,22 @@ def lines(path: str | os.PathLike[str], limit: int | None = None) -> Iterator[tu
     """
     row = 0
     try:
-        with Path(path).open(encoding="utf-8", newline="") as file:
+        with Path(path).open(encoding="utf-8", errors="surrogateescape", newline="") as file:
             for row, line in enumerate(islice(iter(lambda: file.readline(MAX_LINE), ""), limit), 1):
                 text = line.rstrip("\r\n")
                 if not text:
                     raise TraceFileError(path, "the line is empty", row=row)
                 if len(line) == MAX_LINE:
                     raise TraceFileError(path, f"the line has {MAX_LINE} characters or more", row=row)
+                if (
+                    not text.isascii()
+                ):  # here, not while the file is read, which is ahead by thousands of bytes
+                    text.encode("utf-8", "surrogateescape").decode("utf-8")
                 yield row, text
     except OSError as error:
         raise TraceFileError(path, f"cannot be read: {reason(error)}") from None
     except UnicodeDecodeError as error:
-        raise TraceFileError(path, f"is not UTF-8 text: {reason(error)}", row=row + 1) from None
+        raise TraceFileError(path, f"is not UTF-8 text: {reason(error)}", row=row) from None
 
 
 def count(path: str | os.PathLike[str], row: int, field: str, text: str, least: int = 1) -> int:

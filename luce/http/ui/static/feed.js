@@ -23,6 +23,13 @@ export async function* messages(response) {
   }
 }
 
+// A message of a stream; one that broke ends with an error.
+function parsed(text) {
+  const one = JSON.parse(text);
+  if (one.error) throw new Error(one.error.message);
+  return one;
+}
+
 async function fault(response) {
   let text = `${response.status} ${response.statusText}`;
   try { text = (await response.json()).error.message; } catch { /* no JSON */ }
@@ -39,7 +46,7 @@ export async function follow({ signal, message, state }) {
       for await (const text of messages(response)) {
         wait = 500;
         state("live");
-        message(JSON.parse(text));
+        message(parsed(text));
       }
     } catch (error) {
       if (signal.aborted) return;
@@ -55,5 +62,11 @@ export async function openTrace(file, { signal, message, skip = 0 }) {
     method: "POST", body: file, signal, headers: withKey({ "Content-Type": "application/octet-stream" }),
   });
   if (!response.ok) throw await fault(response);
-  for await (const text of messages(response)) message(JSON.parse(text));
+  let ended = false;
+  for await (const text of messages(response)) {
+    const one = parsed(text);
+    ended ||= one.kind === "end";
+    message(one);
+  }
+  if (!ended) throw new Error("the rest of the trace did not come: the server ended its answer");
 }

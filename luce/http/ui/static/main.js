@@ -67,7 +67,7 @@ async function open(file) {
   status("trace");
   try { await openTrace(file, { signal: connection.signal, message }); } catch (error) {
     status("lost", error);
-    $("status").textContent = error.message;
+    $("status").textContent = `the trace cannot be shown: ${error.message}`;
   }
 }
 
