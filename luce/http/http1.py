@@ -11,6 +11,7 @@ and a head over the limit that arrived in one piece. A higher minor version is a
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import h11
@@ -27,6 +28,7 @@ from luce.http.refusals import MAX_HEAD_BYTES, check_head, origin_form, refusal,
 __all__ = ["Http1Protocol", "Http2Begins"]
 
 
+_EMPTY_LINES = re.compile(rb"(?:\r?\n)+")
 _FRAMED = frozenset({b"content-length", b"transfer-encoding"})
 
 
@@ -47,7 +49,7 @@ class Http1Protocol(H11Protocol):
     @property
     def unfinished_head(self) -> bool:
         """A request has begun to arrive and its head is not whole."""
-        return self._awaits_head() and bool(self.connection.trailing_data[0])
+        return self._awaits_head() and self.connection.trailing_data[0] not in (b"", b"\r")
 
     async def refuse(self, error: RequestError, path: str = "", method: bytes = b"") -> None:
         """Answer what is no request, or none that is taken, and read no more."""
@@ -89,7 +91,12 @@ class Http1Protocol(H11Protocol):
             if connection.they_are_waiting_for_100_continue:
                 headers = self.config.response_headers("h11")
                 await self._send_h11_event(h11.InformationalResponse(status_code=100, headers=headers))
-            before = len(connection.trailing_data[0]) if self._awaits_head() else 0
+            before = 0
+            if self._awaits_head():
+                connection = self._past_empty_lines()
+                before = len(connection.trailing_data[0])
+                if connection.trailing_data == (b"\r", False):
+                    return  # the first half of one
             try:
                 event = connection.next_event()
             except h11.RemoteProtocolError as error:
@@ -110,6 +117,21 @@ class Http1Protocol(H11Protocol):
                 await self.stream.handle(Body(stream_id=STREAM_ID, data=bytes(event.data)))
             elif isinstance(event, h11.EndOfMessage):
                 await self.stream.handle(EndBody(stream_id=STREAM_ID))
+
+    def _past_empty_lines(self) -> Any:
+        """Empty lines before a request are passed over (RFC 9112 §2.2): some clients end a body with one. h11 takes
+        them for a request, and nothing out of what it has been given; before a head a fresh one knows as much."""
+        data, closed = self.connection.trailing_data
+        found = _EMPTY_LINES.match(data)
+        if found is not None:
+            self.connection = h11.Connection(
+                h11.SERVER, max_incomplete_event_size=self.config.h11_max_incomplete_size
+            )
+            if found.end() < len(data):
+                self.connection.receive_data(data[found.end() :])
+            if closed:
+                self.connection.receive_data(b"")
+        return self.connection
 
     async def _begin(self, request: h11.Request, size: int) -> None:
         if (request.method, request.target, request.http_version) == (b"PRI", b"*", b"2.0"):

@@ -75,6 +75,39 @@ async def test_connection_is_used_again_and_closed_when_idle() -> None:
         assert len(server.service.submissions) == 3
 
 
+@pytest.mark.parametrize("pieces", [[b"\r\n"], [b"\n\r\n"], [b"\r", b"\n"], [b"\r\n\r\n\r\n", b"\r"]])
+@pytest.mark.parametrize("when", ["first", "behind", "later"])
+async def test_empty_lines_before_a_request_are_passed_over(pieces: list[bytes], when: str) -> None:
+    async with serving() as server, await server.connect() as connection:
+        if when != "first":
+            behind = pieces[0] if when == "behind" else b""
+            await connection.send_all(request({"messages": HI}) + behind)
+            await read_until(connection, b'"chat.completion"')
+            pieces = pieces[1:] if behind else pieces
+        for piece in pieces:
+            await connection.send_all(piece)
+            await trio.sleep(0.02)
+        await connection.send_all(
+            (b"\n" if pieces and pieces[-1] == b"\r" else b"") + request({"messages": HI})
+        )
+        assert b" 200 " in (await read_until(connection, b'"chat.completion"')).partition(b"\r\n")[0]
+        assert len(server.service.submissions) == 1 + (when != "first")
+
+
+async def test_a_carriage_return_alone_is_no_empty_line() -> None:
+    async with serving() as server, await server.connect() as connection:
+        await connection.send_all(b"\r\n\r" + request({"messages": HI}))
+        assert b" 400 " in (await read_to_end(connection)).partition(b"\r\n")[0]
+
+
+async def test_a_client_that_sends_only_empty_lines_is_idle() -> None:
+    async with serving(idle_timeout=0.3) as server, await server.connect() as connection:
+        with pytest.raises((trio.BrokenResourceError, trio.ClosedResourceError)):
+            while True:
+                await connection.send_all(b"\r\n" * 10)
+                await trio.sleep(0.02)
+
+
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 @pytest.mark.parametrize(
     "extra",
