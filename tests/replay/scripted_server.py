@@ -153,7 +153,11 @@ class Scripted:
                 if wrong == "break" and index == 1:
                     return
                 await trio.sleep(self.pause)
-                piece = _framed(wire, {"choices": [{"delta": {"content": "x" * self.width(body)}}]})
+                reason = "length" if index + 1 == body["max_tokens"] else None
+                choice = {
+                    "index": 0, "delta": {"content": "x" * self.width(body)}, "finish_reason": reason,
+                }  # fmt: skip
+                piece = _framed(wire, {"choices": [choice]})
                 if self.stop and index == 0:
                     self._stop_behind(stream, piece)
                 else:

@@ -14,6 +14,7 @@ import trio
 
 from luce.errors import DeviceError
 from luce.replay.load.bodies import Writer
+from luce.replay.load.event_stream import Event, EventStream
 from luce.replay.load.fire import Limits, fire
 from luce.replay.load.page import html
 from luce.replay.load.probe import probe
@@ -154,6 +155,81 @@ def test_what_goes_wrong_is_counted_by_kind() -> None:
         "connection: closed before the answer was whole": 2,
     }
     assert tally.output_tokens == 12, "of whole answers only"
+
+
+TEXT = b'data: {"choices":[{"index":0,"delta":{"content":"x"}}]}\n\n'
+STOP = b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\n'
+USAGE = b'data: {"choices":[],"usage":{"prompt_tokens":5,"completion_tokens":2}}\n\n'
+DONE = b"data: [DONE]\n\n"
+WHOLE = TEXT + STOP + USAGE + DONE
+
+
+def run_stream(given: Stream, asked: LoadRequest | None = None) -> Tally:
+    return run(Scripted(fail=lambda body: given), [asked or plain()], Limits(timeout=20.0))
+
+
+@pytest.mark.parametrize(
+    "stream",
+    [
+        Stream(WHOLE),
+        Stream(TEXT + STOP + USAGE + b"data:[DONE]\n\n"),
+        Stream(TEXT + STOP + USAGE + b"data: [DONE]"),
+        Stream(WHOLE.replace(b"\n", b"\r")),
+        Stream(WHOLE.replace(b"\n", b"\r\n")),
+        Stream(WHOLE, "close"),
+        Stream(WHOLE, "open"),
+        Stream(WHOLE + TEXT + b'data: {"error":"late"}\n\n'),
+        Stream(WHOLE.replace(b'"choices":[],', b'"choices":null,')),
+        Stream(WHOLE.replace(b'"choices":[],', b"")),
+        Stream(b": hello\nretry: 3\n\nevent: x\nid: 1\n" + WHOLE.replace(b":[{", b":\ndata: [{")),
+        Stream(b"\xef\xbb\xbf" + WHOLE),
+    ],
+)
+def test_answers_that_are_whole(stream: Stream) -> None:
+    tally = run_stream(stream)
+    assert tally.endings == {"finished": 1}, tally.errors
+    assert (tally.prompt_tokens, tally.output_tokens, tally.first.count) == (5, 2, 1)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (TEXT + b'event: error\ndata: {"message":"mid"}\n\n' + DONE, "HTTP 200: mid"),
+        (TEXT + b"event: error\ndata: oh\n\n" + DONE, "HTTP 200: 'oh'"),
+        (TEXT + b'data: {"object":"error","message":"mid","code":500}\n\n' + DONE, "HTTP 200: mid"),
+        (TEXT + b'data: {"detail":"mid"}\n\n' + DONE, "HTTP 200: 'mid'"),
+        (TEXT + b'data: {"error":{"code":7}}\n\n' + DONE, 'HTTP 200: \'{"error":{"code":7}}\''),
+        (DONE, "[DONE] behind 0 of 1 finish reasons"),
+        (USAGE + DONE, "[DONE] behind 0 of 1 finish reasons"),
+        (TEXT + USAGE + DONE, "[DONE] behind 0 of 1 finish reasons"),
+        (TEXT + STOP + USAGE, "the answer broke off"),
+        (
+            WHOLE.replace(b":5,", b":-5,"),
+            "a chunk that is none: Expected `int` >= 0 - at `$.usage.prompt_tokens`",
+        ),
+        (b"x" * (1 << 20) + b"x", "an event of the answer has more than 1048576 bytes"),
+        (b"data\n" * (3 << 19), "an event of the answer has more than 1048576 bytes"),
+    ],
+)
+def test_answers_that_are_not_whole(content: bytes, said: str) -> None:
+    tally = run_stream(Stream(content))
+    assert tally.endings == {"failed": 1} and dict(tally.errors) == {said: 1}
+
+
+def test_every_choice_has_its_end() -> None:
+    tally = run_stream(Stream(WHOLE), plain(choices=2))
+    assert dict(tally.errors) == {"[DONE] behind 1 of 2 finish reasons": 1}
+    tally = run_stream(Stream(STOP.replace(b'"index":0', b'"index":1') + WHOLE), plain(choices=2))
+    assert tally.endings == {"finished": 1} and tally.answers == 2
+
+
+@pytest.mark.parametrize("end", ["\n", "\r", "\r\n"])
+def test_events_come_apart_wherever_their_bytes_do(end: str) -> None:
+    text = end.join(["event: a", "data: 1", "data:2", "", ":c", "", "event: b", "", "data", "", "data:  3"])
+    parts = EventStream()
+    found = [event for byte in text.encode() for event in parts.take(bytes([byte]))]
+    assert found == [Event(b"a", b"1\n2"), Event(b"", b"")]
+    assert list(parts.end()) == [Event(b"", b" 3")] and parts.held == 0
 
 
 NESTED = b"[" * 5000 + b"]" * 5000

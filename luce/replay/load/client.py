@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 import h11
 import msgspec
@@ -13,6 +13,7 @@ import trio
 
 from luce.errors import reason
 from luce.replay.load.bodies import Prepared
+from luce.replay.load.event_stream import Event, EventStream
 from luce.replay.load.metronome import Metronome, Punctual
 from luce.replay.load.probe import error_text
 from luce.replay.load.tally import Outcome, Tally
@@ -20,18 +21,24 @@ from luce.replay.load.target import Target, answer, asking, connected
 
 __all__ = ["ask"]
 
-MOST_LINE = 1 << 20
+MOST_EVENT = 1 << 20
+"""Bytes of an event of an answer."""
+END_SECONDS = 1.0
+"""That a whole answer's connection is left open for the server's end of it: it may count what its client leaves."""
 MOST_ERROR = 1 << 14
 """Bytes of an answer that is none which are looked at."""
 
 
+_Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 40)]
+
+
 class _Details(msgspec.Struct):
-    cached_tokens: int | None = None
+    cached_tokens: _Count | None = None
 
 
 class _Usage(msgspec.Struct):
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
+    prompt_tokens: _Count = 0
+    completion_tokens: _Count = 0
     prompt_tokens_details: _Details | None = None
 
 
@@ -43,14 +50,26 @@ class _Delta(msgspec.Struct):
 
 
 class _Choice(msgspec.Struct):
+    index: int = 0
     delta: _Delta | None = None
     finish_reason: str | None = None
 
 
 class _Chunk(msgspec.Struct):
-    choices: list[_Choice] = []
+    choices: list[_Choice] | None = None
     usage: _Usage | None = None
-    error: dict[str, Any] | str | None = None
+    error: Any = None
+    object: Any = None
+    message: Any = None
+    detail: Any = None
+
+    @property
+    def is_error(self) -> bool:
+        """OpenAI's and the other ways in which servers say that an answer came to nothing."""
+        if self.error is not None or self.object == "error":
+            return True
+        told = self.message is not None or self.detail is not None
+        return told and self.choices is None and self.usage is None
 
 
 _CHUNK = msgspec.json.Decoder(_Chunk)
@@ -94,12 +113,15 @@ async def ask(target: Target, given: Prepared, tally: Tally, beat: Metronome, se
             except (OSError, trio.BrokenResourceError, h11.RemoteProtocolError) as error:
                 cause = error.__cause__ if isinstance(error, trio.BrokenResourceError) else None
                 outcome.error = f"connection: {reason(cause or error)}"
-        if leaving.cancelled_caught:
+        if outcome.ending == "finished":
+            pass  # whatever came behind its end
+        elif leaving.cancelled_caught:
             outcome.ending = "left"
         elif limit.cancelled_caught:
             outcome.ending, outcome.error = "late", f"no whole answer within {seconds:g} s"
     except trio.Cancelled:
-        outcome.ending, outcome.error = "failed", "the run was stopped"
+        if outcome.ending != "finished":
+            outcome.ending, outcome.error = "failed", "the run was stopped"
         raise
     finally:
         tally.open -= 1
@@ -136,7 +158,6 @@ async def _read(
 ) -> None:
     """Times are when the system had what is read, not when this process came to it."""
     leaves, stalls = given.asked.leaves, list(given.asked.stalls)
-    finished = False
 
     async def waits() -> None:
         """What the client does where it has got so far."""
@@ -147,34 +168,52 @@ async def _read(
             await trio.sleep(stalls.pop(0).seconds)
 
     await waits()
-    async with aclosing(_lines(stream, wire, outcome)) as lines:
-        async for line in lines:
-            if line == b"data: [DONE]":
-                finished, outcome.ended = True, punctual.received
-            elif line.startswith(b"data:"):
-                _take(line[5:], tally, outcome, punctual.received)
-                await waits()
-    if not finished:
+    async with aclosing(_events(stream, wire, outcome)) as events:
+        async for event in events:
+            if event.data.strip() == b"[DONE]":
+                outcome.ended = punctual.received
+                break
+            _take(event, tally, outcome, punctual.received)
+            await waits()
+    if outcome.ended is None:
         raise _Broken("the answer broke off")
+    if len(outcome.finishes) < outcome.choices:
+        raise _Broken(f"[DONE] behind {len(outcome.finishes)} of {outcome.choices} finish reasons")
     outcome.ending = "finished"
+    await _see_the_end(stream, wire)
 
 
-def _take(data: bytes, tally: Tally, outcome: Outcome, received: float) -> None:
+async def _see_the_end(stream: trio.abc.Stream, wire: h11.Connection) -> None:
+    """Of the connection of an answer that is whole; for a moment, and whatever it is."""
+    with (
+        trio.move_on_after(END_SECONDS),
+        suppress(OSError, trio.BrokenResourceError, h11.RemoteProtocolError),
+    ):
+        async with aclosing(answer(stream, wire)) as events:
+            async for _ in events:
+                pass
+
+
+def _take(event: Event, tally: Tally, outcome: Outcome, received: float) -> None:
     """A chunk that was there at a time of trio's clock. Raises _Broken for one that is none, or an error."""
+    if event.name == b"error":
+        raise _Broken(error_text(200, event.data))
     try:
-        chunk = _CHUNK.decode(data)
+        chunk = _CHUNK.decode(event.data)
     except (msgspec.DecodeError, RecursionError) as error:
         raise _Broken(f"a chunk that is none: {reason(error)}") from None
-    if chunk.error is not None:
-        raise _Broken(error_text(200, msgspec.json.encode({"error": chunk.error})))
+    if chunk.is_error:
+        raise _Broken(error_text(200, event.data))
     if chunk.usage is not None:
         outcome.prompt_tokens = chunk.usage.prompt_tokens
         outcome.output_tokens = chunk.usage.completion_tokens
         details = chunk.usage.prompt_tokens_details
         outcome.cached_tokens = (details.cached_tokens or 0) if details is not None else 0
-    if any(_said(choice) for choice in chunk.choices):
+    choices = chunk.choices or ()
+    if any(_said(choice) for choice in choices):
         tally.piece(outcome, received, trio.current_time())
-    if any(choice.finish_reason for choice in chunk.choices):
+    if ended := {choice.index for choice in choices if choice.finish_reason}:
+        outcome.finishes |= ended
         outcome.finished = received
 
 
@@ -185,26 +224,25 @@ def _said(choice: _Choice) -> bool:
     )
 
 
-async def _lines(
+async def _events(
     stream: trio.abc.Stream, wire: h11.Connection, outcome: Outcome
-) -> AsyncGenerator[bytes, None]:
-    """Lines of a streamed answer that are not empty. Raises _Broken for an answer of another status than 200."""
-    rest, status = b"", 200
+) -> AsyncGenerator[Event, None]:
+    """Of a streamed answer. Raises _Broken for an answer of another status than 200."""
+    parts, said, status = EventStream(), b"", 200
     async with aclosing(answer(stream, wire)) as events:
         async for event in events:
             if isinstance(event, h11.Response):
                 status = event.status_code
                 continue
-            rest += event.data
             if status != 200:
-                rest = rest[:MOST_ERROR]
+                said = (said + event.data)[:MOST_ERROR]
                 continue
-            *lines, rest = rest.split(b"\n")
-            for line in lines:
-                if line := line.strip():
-                    yield line
-            if len(rest) > MOST_LINE:
-                raise _Broken(f"a line of the answer has more than {MOST_LINE} bytes")
+            for one in parts.take(event.data):
+                yield one
+            if parts.held > MOST_EVENT:
+                raise _Broken(f"an event of the answer has more than {MOST_EVENT} bytes")
     if status != 200:
         outcome.ending = "refused"
-        raise _Broken(error_text(status, rest))
+        raise _Broken(error_text(status, said))
+    for one in parts.end():
+        yield one

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import attrs
 import msgspec
@@ -68,7 +68,7 @@ class ServerTraits:
 
 
 class _Usage(msgspec.Struct):
-    prompt_tokens: int
+    prompt_tokens: Annotated[int, msgspec.Meta(ge=0)]
 
 
 class _Answer(msgspec.Struct):
@@ -236,6 +236,10 @@ def error_text(status: int, content: bytes) -> str:
     try:
         error = msgspec.json.decode(content, type=_Error)
     except (msgspec.DecodeError, RecursionError):
-        return f"HTTP {status}" + (f": {quoted(content[:200].decode(errors='replace'))}" if content else "")
-    said = error.error.message if isinstance(error.error, _Fault) else error.error
-    return printable(f"HTTP {status}: {said or error.message or quoted(error.detail)}"[:200])
+        error = _Error()
+    said = (error.error.message if isinstance(error.error, _Fault) else error.error) or error.message
+    if not said and error.detail is not None:
+        said = quoted(error.detail)
+    if not said and content:
+        said = quoted(content[:200].decode(errors="replace"))
+    return printable(f"HTTP {status}: {said}"[:200]) if said else f"HTTP {status}"

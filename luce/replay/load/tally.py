@@ -40,6 +40,8 @@ class Outcome:
     """When the first and the last piece came."""
     finished: float | None = None
     """When the reason of its finish came: with its last token, which may have no text."""
+    finishes: set[int] = attrs.field(factory=set)
+    """Choices whose reason came."""
     ended: float | None = None
     choices: int = 1
     prompt_tokens: int = 0
