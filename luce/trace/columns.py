@@ -5,12 +5,13 @@ A block holds the records from one number on without a gap. Four columns have an
 value. Behind them stands, in MessagePack, whatever is rarer: names of numbers that are new, values, and details.
 
 What a block needs to be read stands in it and in the blocks before it in the same file. The check value of a record
-is a hash of its number, time, who and what; one that was removed, moved or changed shows by it.
+is a hash of its number, time, who and what; one that was removed, moved or changed shows by it. Values have their own.
 """
 
 from __future__ import annotations
 
 import struct
+import zlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -58,6 +59,8 @@ class _Tail(msgspec.Struct, array_like=True):
     values: list[tuple[int, Any]]
     """(place in the block, value)."""
     details: list[tuple[int, Time, Any]]
+    sums: list[int] = []
+    """Of each value a checksum that begins with its record's number. Not in files of an earlier luce."""
 
 
 _tails = msgspec.msgpack.Decoder(_Tail)
@@ -73,6 +76,10 @@ def _plain(value: Any) -> Any:
 
 
 _encode = msgspec.msgpack.Encoder(enc_hook=_plain).encode
+
+
+def _sum(packed: bytes, seq: int) -> int:
+    return zlib.crc32(packed, seq & 0xFFFFFFFF)
 
 
 def _checks(first: int, columns: Sequence[NDArray[Any]]) -> NDArray[np.uint16]:
@@ -111,17 +118,20 @@ class BlockWriter:
             np.fromiter(map(self._who.__getitem__, ids), "<u4", count),
             self._whats(machines, events, bits, configurations),
         ]
-        values, lengths = [], bytes(map(len, entries))
+        values, sums, lengths = [], list[int](), bytes(map(len, entries))
         at = lengths.find(_STEP + 1)
         while at >= 0:
-            values.append((at, _stored(entries[at][_STEP])))
+            packed = _encode(_stored(entries[at][_STEP]))
+            values.append((at, msgspec.Raw(packed)))
+            sums.append(_sum(packed, first + at))
             at = lengths.find(_STEP + 1, at + 1)
         columns.append(_checks(first, columns))
         pieces = [_HEAD.pack(first, count)]
         # Times grow slowly: differences of their bits are small. Bytes of one weight stand together.
         columns[0] = np.diff(columns[0].view("<i8"), prepend=np.int64(0))
         pieces += [_shuffled(column) for column in columns]
-        pieces.append(_encode((self._who.take_new(), self._what.take_new(), values, details)))
+        names = self._who.take_new(), self._what.take_new()
+        pieces.append(_encode((*names, values, details, sums) if sums else (*names, values, details)))
         return b"".join(pieces)
 
     def _whats(
@@ -217,6 +227,13 @@ class BlockReader:
         self, first: int, columns: Sequence[NDArray[Any]], tail: _Tail
     ) -> Iterator[EventRecord | Located]:
         values = dict(tail.values)
+        if tail.sums and len(tail.sums) != len(tail.values):
+            raise ValueError("a block has other numbers of values and of their checksums")
+        altered = {
+            place
+            for (place, value), made in zip(tail.values, tail.sums, strict=False)
+            if _sum(_encode(value), first + place) != made
+        }
         details = iter([(seq, t, _detail(raw)) for seq, t, raw in tail.details])
         detail = next(details, None)
         # Numbers of records that were removed or moved are wrong from there on: only the first one means something.
@@ -229,7 +246,7 @@ class BlockReader:
             while detail is not None and detail[0] <= seq:
                 yield detail
                 detail = next(details, None)
-            if place == broken:
+            if place == broken or place in altered:
                 raise ValueError(
                     f"record {seq} is not the one that was written: removed, moved, doubled or changed"
                 )

@@ -384,6 +384,51 @@ def test_kinds_of_a_later_luce_are_passed_over(tmp_path: Path) -> None:
     assert records_of(path) == RECORDS
 
 
+def test_a_value_that_was_changed_or_moved_is_named() -> None:
+    """Ids, guards' answers and states of a range, and what was read of free memory."""
+    ids, bits, after = np.arange(3), np.array([0, 1, 0], np.uint8), np.array([2, 2, 1], np.uint8)
+    ranges = [
+        EventRecord(seq, seq / 8, "block", ANY, "free", 0, (), Range(ids + seq, bits, after))
+        for seq in (5, 6)
+    ]
+    records = [*ranges, EventRecord(7, 1.0, "memory", "park", "read", 0, (), 12345)]
+    whole = BlockWriter().block(5, [one[1:] for one in records], [])
+    _, items = BlockReader().read(whole)
+    assert list(items) == records
+    at = 12 + 3 * 18
+    tail = msgspec.msgpack.decode(whole[at:])
+
+    def found(change: Callable[[list[Any]], None]) -> str:
+        changed = msgspec.msgpack.decode(whole[at:])
+        change(changed)
+        _, read = BlockReader().read(whole[:at] + msgspec.msgpack.encode(changed))
+        with pytest.raises(ValueError, match=r"record \d|a block has other numbers of values") as error:
+            list(read)
+        return str(error.value)
+
+    for place in (0, 1):
+        for column in range(3):
+
+            def flip(changed: list[Any], place: int = place, column: int = column) -> None:
+                value = bytearray(changed[2][place][1][column])
+                value[1] ^= 1
+                changed[2][place][1][column] = bytes(value)
+
+            assert found(flip).startswith(f"record {5 + place} is not the one that was written")
+    assert found(lambda changed: changed[2][2].__setitem__(1, 12346)).startswith("record 7 is not the one")
+
+    def swap(changed: list[Any]) -> None:
+        (_, one), (_, other) = changed[2][:2]
+        changed[2][:2] = [(0, other), (1, one)]
+        changed[4][:2] = changed[4][1::-1]
+
+    assert found(swap).startswith("record 5 is not the one that was written")
+    assert "other numbers of values" in found(lambda changed: changed[4].pop())
+    # Files of an earlier luce have no checksums of values.
+    _, read = BlockReader().read(whole[:at] + msgspec.msgpack.encode(tail[:4]))
+    assert list(read) == records
+
+
 # -- what is whole by its checksums, and not to be believed ----------------------------------------------------
 
 
