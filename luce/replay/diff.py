@@ -6,6 +6,7 @@ Read in step with each other, so that what waits for its counterpart is little a
 
 from __future__ import annotations
 
+import functools
 from collections import deque
 from collections.abc import Iterable, Iterator
 from itertools import zip_longest
@@ -15,7 +16,8 @@ import attrs
 import msgspec
 
 from luce.errors import TraceFileError
-from luce.trace.events import EventRecord
+from luce.replay.check import charts_of
+from luce.trace.events import EventRecord, Range
 from luce.trace.reader import FileStart, Item
 from luce.trace.schema import Arrival, Gap, Header, Planned
 
@@ -34,8 +36,8 @@ class Did:
     seq: int
     what: str
     """For people."""
-    same: Any
-    """Equal where both did the same."""
+    same: dict[str, Any]
+    """Its parts by their names. Equal where both did the same."""
 
 
 @attrs.frozen
@@ -97,26 +99,85 @@ def _over(key: Key, pair: _Pair, side: int, mine: Did, theirs: Did | None) -> Di
     pair.over = True
     for waiting in pair.waiting:
         waiting.clear()
+    if theirs is not None:
+        mine, theirs = _beside(mine, theirs), _beside(theirs, mine)
     one, other = (mine, theirs) if side == 0 else (theirs, mine)
     return Difference(*key, pair.alike, one, other)
+
+
+def _beside(did: Did, other: Did) -> Did:
+    """The same, saying also those of its parts that the other one has otherwise."""
+    apart = [
+        f"{name} {_said(value, other.same.get(name))}"
+        for name, value in did.same.items()
+        if name not in _IN_WORDS and value != other.same.get(name)
+    ]
+    return attrs.evolve(did, what="; ".join((did.what, *apart)))
+
+
+_IN_WORDS = ("event", "states")
+"""Parts that :attr:`Did.what` says anyway."""
+
+
+def _said(value: Any, other: Any) -> str:
+    """Of a list the first entry that differs, with its place."""
+    if isinstance(value, Range):
+        names = ("of", "guards", "to")
+        return ", ".join(
+            f"{name} {_said(_listed(mine), _listed(getattr(other, field, None)))}"
+            for name, field, mine in zip(names, ("ids", "bits", "after"), value, strict=True)
+            if _listed(mine) != _listed(getattr(other, field, None))
+        )
+    if isinstance(value, list | tuple) and isinstance(other, list | tuple):
+        place = next(
+            (k for k, pair in enumerate(zip(value, other, strict=False)) if pair[0] != pair[1]), None
+        )
+        if place is None:  # one begins as the other
+            return f"has {len(value)}"
+        return f"[{place}] {_said(value[place], other[place])}"
+    if isinstance(value, msgspec.Struct) and isinstance(other, msgspec.Struct):
+        value, other = msgspec.structs.asdict(value), msgspec.structs.asdict(other)
+    if isinstance(value, dict) and isinstance(other, dict):
+        return ", ".join(
+            f"{name} {_said(mine, other.get(name))}"
+            for name, mine in value.items()
+            if mine != other.get(name)
+        )
+    return "none" if value is None or value == "" else str(value)
+
+
+@functools.lru_cache(maxsize=4096)
+def _guards(bits: int, names: tuple[str, ...]) -> str:
+    """Those that held, one that the chart does not know by its bit."""
+    held = [number for number in range(bits.bit_length()) if bits >> number & 1]
+    return " ".join([names[number] if number < len(names) else f"bit {number}" for number in held])
+
+
+def _listed(array: Any) -> list[int] | None:
+    return None if array is None else array.tolist()
 
 
 def _deeds(items: Iterable[Item]) -> Iterator[tuple[Key, Did]]:
     orders: dict[str | int, int] = {}
     """Of requests that have arrived and not yet begun, and of those that live."""
     path: object = "the trace"
+    guards: dict[str, tuple[str, ...]] = {}
     for item in items:
         if isinstance(item, EventRecord):
             seq, _, machine, name, event, bits, states, value = item
             if machine == "request":
                 name = orders.get(name, name)
-            yield (machine, name), Did(seq, f"{event} → {', '.join(states)}", (event, bits, states, value))
+            said = _guards(bits, guards.get(machine, ())) if bits else ""
+            parts = {"event": event, "guards": said, "states": states, "value": value}
+            yield (machine, name), Did(seq, f"{event} → {', '.join(states)}", parts)
         elif isinstance(item, FileStart):
             path = item.path
+            charts = charts_of(item.header, item.path)
+            guards = {name: chart.guard_order for name, chart in charts.items()}
         elif isinstance(item[2], Arrival):
             orders[item[2].id] = item[2].order
         elif isinstance(item[2], Planned):
-            yield ("plan", ""), Did(item[0], _plan(item[2]), msgspec.to_builtins(item[2]))
+            yield ("plan", ""), Did(item[0], _plan(item[2]), msgspec.structs.asdict(item[2]))
         elif isinstance(item[2], Gap):
             raise TraceFileError(
                 str(path), f"{item[2].lost} records before {item[0]} are missing; nothing compares behind"

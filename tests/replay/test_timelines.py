@@ -10,15 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 
+from luce.charts.loader import load_chart
 from luce.errors import TraceFileError
 from luce.replay.diff import differences, header_differences
 from luce.replay.export import COLUMNS, chrome_events, write_chrome, write_csv
 from luce.replay.show import LOOKS, Window, span_of, timeline
 from luce.replay.tracks import Counts, Encode, Phase, Step, seen
 from luce.trace.columns import Located
-from luce.trace.events import EventRecord
+from luce.trace.events import EventRecord, Range
 from luce.trace.reader import FileStart, Item
 from luce.trace.schema import Arrival, Encoded, Gap, Landed, Launched, Planned
 from tests.sim.crowd import serve_crowd
@@ -258,6 +260,49 @@ def test_the_first_difference_of_each_machine(trace: list[Item]) -> None:
     assert loop.place == 20 and loop.one is not None and loop.other is not None
     assert loop.other.what.startswith("other → ") and loop.one.seq == loop.other.seq
     assert found["plan"].one is not None and "segments" in found["plan"].one.what
+
+
+def changed(trace: list[Item], machine: str, **changes: Any) -> tuple[str, str]:
+    """What is said of both sides where a late record of a machine, or plan, is changed."""
+    places = [
+        place
+        for place, item in enumerate(trace)
+        if (
+            item.machine == machine and (machine != "block" or item.value is not None)
+            if isinstance(item, EventRecord)
+            else not isinstance(item, FileStart) and machine == "plan" and getattr(item[2], "runs", ())
+        )
+    ]
+    place, other = places[20], list(trace)
+    item: Any = other[place]
+    if isinstance(item, EventRecord):
+        other[place] = item._replace(**changes)
+    else:
+        other[place] = (item[0], item[1], msgspec.structs.replace(item[2], **changes))
+    (found,) = differences(trace, other)
+    assert found.one is not None and found.other is not None
+    return found.one.what, found.other.what
+
+
+def test_what_differs_is_said_where_event_and_states_are_the_same(trace: list[Item]) -> None:
+    """A guard, a value, a range of blocks; any field of a plan and of its segments."""
+    one, other = changed(trace, "request", guards=1 << 3)
+    guard = load_chart("request").guard_order[3]
+    assert other.endswith(f"; guards {guard}") and one.split("; ")[0] == other.split("; ")[0] != one
+    assert changed(trace, "request", guards=1 << 40)[1].endswith("; guards bit 40")
+    assert changed(trace, "loop", value=7)[1].endswith("; value 7")
+    ids = np.array([70, 71])
+    assert "; value of [0] 70" in changed(trace, "block", value=Range(ids, None, ids * 0))[1]
+    for field, value in (("ahead", "neither"), ("starts", (98,)), ("slots", (99,)), ("fails", (97,))):
+        one, other = changed(trace, "plan", **{field: value})
+        assert f"; {field} " in one and f"; {field} " in other and one != other, field
+    plans = [plan.runs for plan in details(trace, Planned) if plan.runs]
+    first = plans[20][0]
+    for field, value in (("count", 96), ("source", "elsewhere"), ("kind", "odd"), ("layers", (1, 2))):
+        one, other = changed(
+            trace, "plan", runs=(msgspec.structs.replace(first, **{field: value}), *plans[20][1:])
+        )
+        assert f"; runs [0] {field} " in one and f"; runs [0] {field} " in other and one != other, field
 
 
 def test_a_machine_that_ends_early_or_is_missing(trace: list[Item]) -> None:
