@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+import trio
 
 from luce.engines.fake.engine import FakeEngine, fake_capabilities
 from luce.engines.fake.times import Times
@@ -68,6 +70,28 @@ async def test_one_that_waits_for_a_slot() -> None:
             assert response.status_code == 504
             assert response.json()["error"]["message"].endswith("it still waited for a free slot")
         await until(lambda: not server.service.requests)
+
+
+@pytest.mark.parametrize(
+    "fields", [{"timeout": 0.2}, {"timeout": 0.2, "stream": True}, {"timeout": 0.2, "n": 2}]
+)
+async def test_one_whose_body_arrives_too_late(fields: dict[str, Any]) -> None:
+    async with live(engine()) as server, server.server.http() as client:
+
+        async def slowly() -> AsyncIterator[bytes]:
+            whole = json.dumps(body(**fields)).encode()
+            yield whole[:-1]
+            await trio.sleep(0.4)
+            yield whole[-1:]
+
+        headers = {"content-type": "application/json"}
+        response = await client.post(PATH, content=slowly(), headers=headers)
+        assert response.status_code == 504
+        error = response.json()["error"]
+        assert error["code"] == "timeout"
+        assert error["message"].endswith(
+            "(timeout): until then its body was still arriving or being prepared"
+        )
 
 
 @pytest.mark.parametrize("wrong", [0, -1, 86_401, 1e300, -0.0, "2", True, [2]])

@@ -91,10 +91,17 @@ class Answering:
 
         Raises:
             CapacityError: there is no room for all of them.
+            DeadlineError: the time for the answer of one is over before it can be submitted.
         """
         record = record_of(request)
         record.id = jobs[0].request_id or record.id
         submissions = [submission for job in jobs for submission in job.submissions]
+        for submission in submissions:
+            limit = time_limit(submission.timeout, self.service.options.request_timeout, record.started)
+            if limit is not None and limit.due <= trio.current_time():
+                raise DeadlineError(
+                    f"{limit.passed}: until then its body was still arriving or being prepared"
+                )
         for handle in self.service.submit_all(submissions, record.started):
             owned(request).callback(handle.cancel)
             record.handles.append(handle)
