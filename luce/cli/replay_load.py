@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import datetime
+import math
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -38,6 +39,8 @@ TOLD = Group("Report", sort_key=3)
 
 Kind = Literal["luce", "mooncake", "azure", "burstgpt", "servegen", "vllm"]
 MOST_KEY = 4096
+SAID_WAIT = 5.0
+"""Seconds without an arrival from which on a load says what it waits for."""
 ABOVE = Parameter(validator=Number(gt=0, lte=1e6))
 
 
@@ -187,14 +190,21 @@ class _Progress:
     """How far it is, whenever it is drawn."""
 
     tally: Tally
+    clock: trio.abc.Clock
+    """Of the run: it is drawn in another thread."""
 
     def __rich__(self) -> str:
         endings = self.tally.endings
         wrong = sum(endings.values()) - endings["finished"] - endings["left"]
         return (
             f"{self.tally.late.count:,} sent, {self.tally.open:,} under way, {endings['finished']:,} answered whole, "
-            f"{wrong:,} errors"
+            f"{wrong:,} errors{self._waits()}"
         )
+
+    def _waits(self) -> str:
+        due = self.tally.next_due
+        seconds = 0.0 if due is None else self.tally.start + due - self.clock.current_time()
+        return f", the next is due in {seconds:,.0f} s" if seconds >= SAID_WAIT else ""
 
 
 async def _run(
@@ -213,7 +223,8 @@ async def _run(
     kind = taken.trace_kind or format_of(traces[0])
     window = Window(taken.start, taken.seconds, taken.requests, sent.rate, taken.output_tokens, sent.seed)
     warnings: list[str] = []
-    requests = _scaled(load_requests(traces, kind, window, warnings), taken, sent)
+    tell = partial(status.console.print, markup=False, soft_wrap=True)
+    requests = _scaled(load_requests(traces, kind, window, warnings), taken, sent, tell)
     target = await resolved(target)
     status.update("asking the server what words and pictures cost")
     traits = await probe(target, sent.name)
@@ -221,20 +232,22 @@ async def _run(
         warnings.append("the server knows no ignore_eos: answers may be shorter than in the trace")
     writer = Writer(traits, sent.seed, taken.picture_tokens, taken.no_pictures)
     before = await metrics(target)
-    tally, stopped = Tally(0.0), False
+    tally, clock = Tally(0.0), trio.lowlevel.current_clock()
+    stopped_after: float | None = None
 
     def begun(made: Tally) -> None:
         nonlocal tally
         tally = made
-        status.update(_Progress(made))
+        status.update(_Progress(made, clock))
 
     async with trio.open_nursery() as nursery:
 
         async def watch_signals() -> None:
-            nonlocal stopped
+            nonlocal stopped_after
             with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
                 async for _ in signals:
-                    stopped = True
+                    begin = tally.start or math.inf  # nothing has begun yet
+                    stopped_after = max(trio.current_time() - begin, 0.0)
                     run.cancel()
 
         run = trio.CancelScope()
@@ -242,6 +255,8 @@ async def _run(
         with run:
             await fire(target, requests, writer, Limits(sent.timeout, room_for(sent.max_open)), begun)
         nursery.cancel_scope.cancel()
+    if not tally.endings and stopped_after is None:
+        warnings.append("no request of the trace lies in what is taken (--start, --seconds)")
     after = await settled_metrics(target, before, tally)
     if before is not None and after is None:
         warnings.append(f"{target}/metrics could not be read behind the load, so nothing of it is told")
@@ -256,15 +271,21 @@ async def _run(
         | {"tokens_counted_by": traits.counted},
         tally=tally,
         server=tuple(compared(before, after, tally)) if before is not None and after is not None else (),
-        stopped=stopped,
+        stopped_after=stopped_after,
         warnings=tuple(warnings),
     )
 
 
-def _scaled(requests: Iterator[LoadRequest], taken: TakenFlags, sent: SentFlags) -> Iterator[LoadRequest]:
-    """Raises ConfigError where blocks of a trace cannot be divided so."""
+def _scaled(
+    requests: Iterator[LoadRequest], taken: TakenFlags, sent: SentFlags, tell: Callable[[str], None]
+) -> Iterator[LoadRequest]:
+    """Tells where the first one is long in coming. Raises ConfigError where blocks of a trace cannot be divided so."""
     time = 1.0 if sent.rate is not None else 1 / sent.speed
-    for request in requests:
+    for index, request in enumerate(requests):
+        first = request.traffic.arrival
+        if not index and first * time >= SAID_WAIT:
+            start = math.floor(taken.start + first)
+            tell(f"luce: the first request is due in {first * time:,.0f} s; --start {start} begins there")
         try:
             yield request.scaled(taken.lengths, time, taken.most_tokens)
         except ValueError as error:

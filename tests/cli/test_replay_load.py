@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
+import re
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
 
 from luce.cli import main as command
+from luce.cli.replay_load import _Progress
+from luce.replay.load.fire import fire
+from luce.replay.load.tally import Tally
 from tests.replay.scripted_server import Scripted, scripted
 from tests.sim.files import DATA
 
@@ -120,6 +126,52 @@ def test_a_bad_row_behind_a_load_that_has_begun(
     assert f"row {good + 1}: " in page.read_text()
 
 
+SERVEGEN = DATA / "servegen_image_client20.trace.csv"
+"""Nobody arrives in its first two hours."""
+
+
+def test_a_trace_that_begins_late_says_so_and_how_long_it_was_waited(
+    run: Run, server: Scripted, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    numbers, shown = tmp_path / "r.json", []
+
+    async def stopped(*arguments: Any) -> Tally:
+        *others, watch = arguments
+
+        def begun(tally: Tally) -> None:
+            watch(tally)
+            tally.next_due = 7200.0
+            shown.append(_Progress(tally, trio.lowlevel.current_clock()).__rich__())
+            signal.raise_signal(signal.SIGINT)
+
+        return await fire(*others, begun)
+
+    monkeypatch.setattr("luce.replay.load.fire.fire", stopped)
+    code, output, errors = run(server.url, SERVEGEN, "--requests", 3, "--json", numbers)
+    assert code == 130
+    assert re.fullmatch(r"luce: the first request is due in 7,2\d\d s; --start 72\d\d begins there\n", errors)
+    assert re.search(
+        r"^  stopped after 0\.\d s, 7,\d+\.\d s before the next request was due$", output, re.MULTILINE
+    )
+    assert json.loads(numbers.read_text())["stopped_after_seconds"] >= 0
+    assert re.search(r", the next is due in 7,20\d s$", shown[0]) and not server.asked
+
+
+def test_what_the_notice_names_begins_at_once(run: Run, server: Scripted) -> None:
+    flags = ["--requests", 3, "--most-tokens", 2, "--speed", 1000, "--lengths", 8]
+    _, _, errors = run(server.url, SERVEGEN, *flags)
+    start = re.search(r"due in 7 s; --start (\d+) begins", errors)
+    assert start is not None
+    code, output, errors = run(server.url, SERVEGEN, *flags, "--start", start[1])
+    assert (code, errors) == (0, "") and "3 answered whole" in output
+
+
+def test_an_empty_window_is_told(run: Run, server: Scripted) -> None:
+    code, output, errors = run(server.url, SERVEGEN, "--seconds", 600)
+    assert (code, "nothing was sent" in output) == (0, True)
+    assert errors == "luce: no request of the trace lies in what is taken (--start, --seconds)\n"
+
+
 def test_refusals(run: Run, server: Scripted, tmp_path: Path) -> None:
     vllm = tmp_path / "v.jsonl"
     vllm.write_text('{"prompt": "a"}\n')
@@ -141,7 +193,12 @@ def test_refusals(run: Run, server: Scripted, tmp_path: Path) -> None:
         ([server.url, AZURE, "--json", AZURE], 2, "--json: "),
         ([server.url, AZURE, "--html", tmp_path / "no" / "dir"], 2, "--html: "),
         ([server.url, AZURE, "--speed", "0"], 2, "--speed"),
-        (["http://127.0.0.1:1", AZURE], 1, "http://127.0.0.1:1: "),
+        (
+            ["http://127.0.0.1:1", AZURE],
+            1,
+            "http://127.0.0.1:1: the connection was refused: nobody listens there; start",
+        ),
+        ([server.url, DATA / "servegen_image_client20.dataset.json"], 2, "name the …trace.csv of one client"),
     ):
         ended, _, errors = run(*arguments)
         assert (ended, said in errors) == (code, True), (arguments, errors)

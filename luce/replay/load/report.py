@@ -46,9 +46,13 @@ class LoadReport:
     tally: Tally
     server: tuple[Compared, ...] = ()
     """Empty where the server shows no metrics."""
-    stopped: bool = False
-    """By a signal, before everything was sent."""
+    stopped_after: float | None = None
+    """Seconds from the start to a signal that came before everything was sent and answered; None: none came."""
     warnings: tuple[str, ...] = ()
+
+    @property
+    def stopped(self) -> bool:
+        return self.stopped_after is not None
 
     @property
     def seconds(self) -> float:
@@ -69,6 +73,7 @@ class LoadReport:
             "trace": self.trace,
             "options": self.options,
             "stopped": self.stopped,
+            "stopped_after_seconds": self.stopped_after,
             "cut": tally.cut or None,
             "warnings": list(self.warnings),
             "seconds": self.seconds,
@@ -132,6 +137,11 @@ def report_lines(report: LoadReport) -> Iterator[str]:
     if requests["all"] > 1:
         rate = ", all at once" if arrivals["rate"] is None else f", {arrivals['rate']:.4g} arrivals a second"
     yield f"{report.url}, {report.model}: {requests['all']:,} requests in {report.seconds:,.1f} s{rate}"
+    if report.stopped_after is not None:
+        due = report.tally.next_due
+        rest = 0.0 if due is None else due - report.stopped_after
+        until = f", {rest:,.1f} s before the next request was due" if rest > 0 else ""
+        yield f"  stopped after {report.stopped_after:,.1f} s{until}"
     parts = [f"{requests[name]:,} {said}" for name, said in SAID.items() if requests[name]]
     yield f"  {'; '.join(parts) or 'nothing was sent'}; {report.tally.most_open:,} at once at most"
     for error, count in list(content["errors"].items())[:ERRORS_SHOWN]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
@@ -77,14 +78,33 @@ async def resolved(target: Target) -> Target:
     """
     try:
         with trio.fail_after(target.seconds):
-            stream = await trio.open_tcp_stream(target.host, target.port)
+            stream = await _opened(target)
     except trio.TooSlowError:
         raise DeviceError(f"{target}: no connection within {target.seconds:g} s (--timeout)") from None
+    except ConnectionRefusedError as error:
+        raise DeviceError(
+            f"{target}: {reason(error)}; start the server, or give the address that it names"
+        ) from None
     except OSError as error:
         raise DeviceError(f"{target}: {reason(error)}") from None
     address = str(stream.socket.getpeername()[0])
     await close(stream)
     return attrs.evolve(target, address=address)
+
+
+async def _opened(target: Target) -> trio.SocketStream:
+    """Raises OSError, which says why: trio's own only that all attempts failed."""
+    try:
+        return await trio.open_tcp_stream(target.address or target.host, target.port)
+    except OSError as error:
+        tries = error.__cause__.exceptions if isinstance(error.__cause__, BaseExceptionGroup) else ()
+        if not tries:
+            raise
+        if all(isinstance(one, ConnectionRefusedError) for one in tries):
+            raise ConnectionRefusedError(
+                errno.ECONNREFUSED, "the connection was refused: nobody listens there"
+            ) from None
+        raise OSError(f"{reason(error)}: {reason(tries[-1])}") from None
 
 
 @asynccontextmanager
@@ -102,7 +122,7 @@ async def connected(
     Raises:
         OSError: there is nobody, or it went wrong.
     """
-    tcp = await trio.open_tcp_stream(target.address or target.host, target.port)
+    tcp = await _opened(target)
     if small_window:
         tcp.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_RCVBUF, SMALL_WINDOW)
     stream = through(tcp)
