@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -14,10 +15,20 @@ from luce.actors.options import ServiceOptions
 from luce.actors.service import Service
 from luce.actors.submission import Handle, Submission
 from luce.actors.token_buffer import Delta
-from luce.demo.submissions import submission
+from luce.demo import submissions
+from luce.demo.case import Case
 from luce.engines.load_model import LoadOptions, OpenedModel, demo_model, load_model, open_model
+from luce.engines.loaded import LoadedModel
 
 __all__ = ["Answer", "opened", "read", "read_all", "serving", "submission"]
+
+
+_asked = itertools.count(1)
+
+
+def submission(model: LoadedModel, case: Case, name: str, **sampling: Any) -> Submission:
+    """The case with an id that no other request has, as a server gives them."""
+    return submissions.submission(model, case, f"{name} {next(_asked)}", **sampling)
 
 
 @attrs.frozen

@@ -22,7 +22,9 @@ def kernels() -> Iterator[tuple[str, str, str]]:
             continue
         for part in re.split(r"(?m)^LUCE_KERNEL", path.read_text())[1:]:
             found = re.match(
-                r"(?:_RESIDENT|_CLUSTER)?\((\w+),[^()]*\)\s*\(([^)]*)\)\s*\{(.*)", part, re.DOTALL
+                r"(?:_RESIDENT|_CLUSTER)?\((\w+),(?:[^()]|\([^()]*\))*\)\s*\(([^)]*)\)\s*\{(.*)",
+                part,
+                re.DOTALL,
             )
             assert found, f"{path.name}: a kernel that is written in another way: {part[:80]}"
             name, arguments, body = found.groups()
