@@ -9,9 +9,8 @@
 #ifdef LUCE_HOST_THREADS
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
-#include <mutex>
-#include <thread>
+
+#include "host_threads.h"
 #else
 #include "host_fibers.h"
 #endif
@@ -24,8 +23,6 @@ LUCE_LOCAL Place* block = nullptr;
 LUCE_LOCAL i32 current = 0;
 
 namespace {
-
-struct Failure {};
 
 #ifdef LUCE_HOST_THREADS
 // What threads wait at: a lock of its own, so that waiting at one thing orders nothing else (and races stay visible).
@@ -234,19 +231,7 @@ void settle(Phase& phase) {
   }
 }
 
-#ifdef LUCE_HOST_THREADS
-void run_threads(void (*run)(const void*), const void* call) {
-  std::vector<std::thread> threads;
-  Place* mine = block;
-  for (i32 i = 0; i < mine->threads; i++)
-    threads.emplace_back([=] {
-      block = mine;
-      current = i;
-      try { run(call); } catch (const Failure&) {}
-    });
-  for (auto& thread : threads) thread.join();
-}
-#else
+#ifndef LUCE_HOST_THREADS
 void run_threads(void (*run)(const void*), const void* call) {
   const char* why = run_fibers(block->threads, run, call);
   if (why && here().failure.empty()) here().failure = why;
