@@ -31,12 +31,12 @@ Narrow = Callable[[str, F64], F64]
 """Rounds the values of one of PLACES."""
 PLACES = {
     "delta_in": "input of a DeltaNet layer's products",
-    "delta_qk": "its queries and keys",
-    "delta_out": "input of its output product",
+    "delta_qk": "queries and keys of a DeltaNet layer",
+    "delta_out": "input of a DeltaNet layer's output product",
     "attention_in": "input of an attention layer's products",
-    "qkv": "its queries, keys and values",
+    "qkv": "queries, keys and values of an attention layer",
     "p": "its probabilities",
-    "attention_out": "input of its output product",
+    "attention_out": "input of an attention layer's output product",
     "ffn_in": "input of gate and up",
     "ffn_product": "input of down",
     "head": "input of the head",

@@ -87,8 +87,8 @@ def settings(weights: Qwen35Weights, form: str) -> Iterator[tuple[str, Narrow, Q
     else:
         for place, what in PLACES.items():
             yield f"only {what}", only([place]), served
-    for place, what in PLACES.items():
-        yield f"all but {what}", only(set(PLACES) - {place}), served
+        for place, what in PLACES.items():
+            yield f"all but {what}", only(set(PLACES) - {place}), served
     for places in (["delta_out", "head"], ["delta_in", "delta_out", "attention_in", "head"]):
         yield f"all but these: {', '.join(places)}", only(set(PLACES) - set(places)), served
     yield "f16 for inputs of products with weights", mixed, half
