@@ -2,13 +2,14 @@
 
 Independent of luce's operators on purpose: the recurrence instead of the chunk form, whole softmax instead of key
 splits, no caches, no batching. Slow and short. With ``bf16`` for ``narrow`` the inputs of products, queries, keys,
-values and probabilities are rounded as the kernels of a device round them, and nothing else is.
+values and probabilities are rounded as the kernels of a device round them, and nothing else is; ``only`` rounds at
+some of these places.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import attrs
 import numpy as np
@@ -26,7 +27,20 @@ from luce.engines.qwen35.weights import (
 )
 
 F64 = npt.NDArray[np.float64]
-Narrow = Callable[[F64], F64]
+Narrow = Callable[[str, F64], F64]
+"""Rounds the values of one of PLACES."""
+PLACES = {
+    "delta_in": "input of a DeltaNet layer's products",
+    "delta_qk": "queries and keys of a DeltaNet layer",
+    "delta_out": "input of a DeltaNet layer's output product",
+    "attention_in": "input of an attention layer's products",
+    "qkv": "queries, keys and values of an attention layer",
+    "p": "its probabilities",
+    "attention_out": "input of an attention layer's output product",
+    "ffn_in": "input of gate and up",
+    "ffn_product": "input of down",
+    "head": "input of the head",
+}
 
 
 def wide(a: npt.NDArray[np.float32]) -> F64:
@@ -60,17 +74,28 @@ class OracleResult:
     """Per DeltaNet layer [Hv, Dk, Dv] after the last token."""
 
 
-def exact(x: F64) -> F64:
+def exact(_place: str, x: F64) -> F64:
     return x
 
 
-def bf16(x: F64) -> F64:
+def bf16(_place: str, x: F64) -> F64:
     return widen_bf16(round_bf16(x.astype(np.float32))).astype(np.float64)
+
+
+def f16(_place: str, x: F64) -> F64:
+    return x.astype(np.float16).astype(np.float64)
+
+
+def only(places: Collection[str], narrow: Narrow = bf16) -> Narrow:
+    """``narrow`` at these of PLACES."""
+    unknown = set(places) - set(PLACES)
+    assert not unknown, unknown
+    return lambda place, x: narrow(place, x) if place in places else x
 
 
 def deltanet(u: F64, w: DeltaNetWeights, c: TextConfig, narrow: Narrow = exact) -> tuple[F64, F64]:
     """One gated DeltaNet mixer by the recurrence (spec §5)."""
-    rows, u = len(u), narrow(u)
+    rows, u = len(u), narrow("delta_in", u)
     mixed = u @ wide(w.qkv).T
     z = (u @ wide(w.z).T).reshape(rows, c.value_heads, c.value_dim)
     beta = sigmoid(u @ wide(w.b).T)
@@ -84,7 +109,7 @@ def deltanet(u: F64, w: DeltaNetWeights, c: TextConfig, narrow: Narrow = exact) 
     v = y[:, 2 * keys :].reshape(rows, c.value_heads, c.value_dim)
     q = q / np.sqrt((q * q).sum(-1, keepdims=True) + 1e-6) / math.sqrt(c.key_dim)
     k = k / np.sqrt((k * k).sum(-1, keepdims=True) + 1e-6)
-    q, k = narrow(q), narrow(k)
+    q, k = narrow("delta_qk", q), narrow("delta_qk", k)
     state = np.zeros((c.value_heads, c.key_dim, c.value_dim))
     out = np.zeros_like(v)
     ratio = c.value_heads // c.key_heads
@@ -96,7 +121,7 @@ def deltanet(u: F64, w: DeltaNetWeights, c: TextConfig, narrow: Narrow = exact) 
             state[h] = s + np.outer(kt, delta)
             out[t, h] = state[h].T @ qt
     out = out / np.sqrt((out * out).mean(-1, keepdims=True) + c.rms_eps) * wide(w.gdn_norm) * silu(z)
-    return narrow(out.reshape(rows, -1)) @ wide(w.out).T, state
+    return narrow("delta_out", out.reshape(rows, -1)) @ wide(w.out).T, state
 
 
 def rotate(x: F64, positions: npt.NDArray[np.int32], c: TextConfig) -> F64:
@@ -122,28 +147,28 @@ def attention(
     narrow: Narrow = exact,
 ) -> F64:
     """One gated full-attention mixer (spec §6)."""
-    rows, u = len(u), narrow(u)
+    rows, u = len(u), narrow("attention_in", u)
     qg = (u @ wide(w.q).T).reshape(rows, c.heads, 2 * c.head_dim)
     q, gate = qg[..., : c.head_dim], qg[..., c.head_dim :]
     k = (u @ wide(w.k).T).reshape(rows, c.kv_heads, c.head_dim)
     v = (u @ wide(w.v).T).reshape(rows, c.kv_heads, c.head_dim)
     q = rotate(rms(q, w.q_norm, c.rms_eps), positions, c)
     k = rotate(rms(k, w.k_norm, c.rms_eps), positions, c)
-    q, k, v = narrow(q), narrow(k), narrow(v)
+    q, k, v = narrow("qkv", q), narrow("qkv", k), narrow("qkv", v)
     out = np.zeros_like(q)
     for h in range(c.heads):
         kv = h // (c.heads // c.kv_heads)
         scores = q[:, h] @ k[:, kv].T / math.sqrt(c.head_dim)
         scores[np.triu_indices(rows, 1)] = -np.inf
         p = np.exp(scores - scores.max(-1, keepdims=True))
-        out[:, h] = narrow(p) / p.sum(-1, keepdims=True) @ v[:, kv]
-    return narrow((out * sigmoid(gate)).reshape(rows, -1)) @ wide(w.o).T
+        out[:, h] = narrow("p", p) / p.sum(-1, keepdims=True) @ v[:, kv]
+    return narrow("attention_out", (out * sigmoid(gate)).reshape(rows, -1)) @ wide(w.o).T
 
 
 def swiglu(u: F64, w: FfnWeights, narrow: Narrow = exact) -> F64:
     """Dense feed-forward (spec §8)."""
-    u = narrow(u)
-    return narrow(silu(u @ wide(w.gate).T) * (u @ wide(w.up).T)) @ wide(w.down).T
+    u = narrow("ffn_in", u)
+    return narrow("ffn_product", silu(u @ wide(w.gate).T) * (u @ wide(w.up).T)) @ wide(w.down).T
 
 
 def mixture(u: F64, w: MoeWeights, c: TextConfig, narrow: Narrow = exact) -> F64:
@@ -185,7 +210,7 @@ def run_text(
         else:
             x = x + mixture(u, layer.ffn, config, narrow)
         hidden.append(x)
-    logits = narrow(rms(x, weights.final_norm, config.rms_eps)) @ wide(weights.head).T
+    logits = narrow("head", rms(x, weights.final_norm, config.rms_eps)) @ wide(weights.head).T
     return OracleResult(logits, hidden, states)
 
 

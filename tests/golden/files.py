@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ NAMES = [folder.name for folder in FOLDERS]
 
 @attrs.frozen(eq=False)
 class Golden:
+    name: str
     config: Qwen35Config
     weights: Qwen35Weights
     text: dict[str, npt.NDArray[Any]]
@@ -56,4 +58,11 @@ def golden(name: str) -> Golden:
     for archive in ("text", "image"):
         with np.load(folder / f"{archive}.npz") as data:
             archives.append({key: data[key] for key in data})
-    return Golden(config, weights, *archives)
+    return Golden(name, config, weights, *archives)
+
+
+@functools.cache
+def reference_in_bf16() -> dict[str, tuple[float, float]]:
+    """How far the reference in bfloat16 is from its own float32 (tools/golden/narrow.py): largest, mean."""
+    text = (Path(__file__).parent / "reference_bf16.json").read_text()
+    return {name: (largest, mean) for name, (largest, mean, _over) in json.loads(text).items()}

@@ -4,7 +4,7 @@ On the host build of the kernels, or on a GPU with LUCE_TEST_DEVICE=cuda. These 
 rounding, and a device rounds what its products take to bfloat16. How far that alone leads away from the reference
 says the oracle, which is exact otherwise and, without rounding, agrees with the reference (test_qwen35.py): the
 device may be no farther away. Two that round alike part where a value lies between two roundings, so they only go
-half the way together.
+half the way together. And it may be no farther than the reference itself goes when it computes in bfloat16.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from luce.engines.seam import SlotSpec
 from tests.engines.device.harness import new_device_engine
 from tests.engines.harness import Driver, same_bits, text_spec
 from tests.engines.oracle import bf16, run_request
-from tests.golden.files import NAMES, Golden, golden
+from tests.golden.files import NAMES, Golden, golden, reference_in_bf16
 from tests.golden.test_qwen35 import spec_with_images
 
 F64 = npt.NDArray[np.float64]
@@ -31,6 +31,8 @@ FARTHER = 1.15
 TOGETHER = 0.75
 """Of that distance, what may lie between device and rounded oracle."""
 
+NEARER = 0.8
+"""Times as far as the reference in bfloat16 is from its own float32, on average over the positions."""
 
 ON_HOST = ("r2", "real-heads-r3")
 """Two of them, where kernels are slow."""
@@ -77,7 +79,25 @@ def test_logits(case: Golden, engine: DeviceEngine, pictures: bool) -> None:
         f"{alike.mean():.4f}; between them {apart.max():.4f}, {apart.mean():.4f}"
     )
     assert away.mean() < FARTHER * alike.mean()
+    assert away.mean() < NEARER * reference_in_bf16()[f"{case.name}/{'image' if pictures else 'text'}"][1]
     assert apart.mean() < TOGETHER * away.mean()
+
+
+def test_a_bit_less_is_too_far() -> None:
+    """So the bound of NEARER would be seen to break."""
+    case = golden("real-heads-r3")
+    ids, right = case.text["input_ids"].tolist(), case.text["logits"]
+    theirs = reference_in_bf16()["real-heads-r3/text"][1]
+
+    def short(_place: str, x: F64) -> F64:
+        bits = x.astype(np.float32).view(np.uint32)
+        return ((bits + 0x10000) & 0xFFFE0000).view(np.float32).astype(np.float64)
+
+    found = [
+        differences(run_request(case.config, case.weights, ids, narrow=narrow).logits, right).mean()
+        for narrow in (bf16, short)
+    ]
+    assert found[0] < NEARER * theirs < found[1]
 
 
 @pytest.mark.parametrize("chunk", [64, 7])

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import attrs
 import numpy as np
+import numpy.typing as npt
 
 from luce.compute.bf16 import round_bf16, widen_bf16
 from luce.compute.device import Device
@@ -17,7 +19,9 @@ from luce.engines.qwen35.weights import Qwen35Weights
 from tests.engines.models import SAMPLED_IDS, tiny_model
 from tests.kernels.conftest import open_test_device
 
-__all__ = ["bf16_model", "bf16_text", "device_of_tests", "new_device_engine"]
+__all__ = ["bf16_model", "bf16_text", "device_of_tests", "new_device_engine", "rounded_text"]
+
+F32 = npt.NDArray[np.float32]
 
 device_of_tests = functools.cache(open_test_device)
 
@@ -49,13 +53,18 @@ def new_device_engine(
     )
 
 
-def _rounded(value: Any) -> Any:
+def _bf16(matrix: F32) -> F32:
+    return widen_bf16(round_bf16(matrix))
+
+
+def _rounded(value: Any, rounding: Callable[[F32], F32] = _bf16) -> Any:
     if isinstance(value, np.ndarray):
-        return widen_bf16(round_bf16(value)) if value.ndim > 1 and value.shape[-1] > 4 else value
+        return rounding(value) if value.ndim > 1 and value.shape[-1] > 4 else value
     if isinstance(value, tuple):
-        return tuple(map(_rounded, value))
+        return tuple(_rounded(one, rounding) for one in value)
     if attrs.has(type(value)):
-        return type(value)(*(_rounded(getattr(value, field.name)) for field in attrs.fields(type(value))))
+        fields = (getattr(value, field.name) for field in attrs.fields(type(value)))
+        return type(value)(*(_rounded(field, rounding) for field in fields))
     return value
 
 
@@ -66,8 +75,13 @@ def bf16_model(moe: MoeConfig | None = None) -> tuple[Qwen35Config, Qwen35Weight
     return config, attrs.evolve(weights, layers=_rounded(weights.layers), head=_rounded(weights.head))
 
 
+def rounded_text(weights: Qwen35Weights, rounding: Callable[[F32], F32]) -> Qwen35Weights:
+    """The text model's matrices rounded, but the convolution's four taps, which are kept in float32."""
+    embed, tied = rounding(weights.embed), weights.head is weights.embed
+    head = embed if tied else rounding(weights.head)
+    return attrs.evolve(weights, layers=_rounded(weights.layers, rounding), embed=embed, head=head)
+
+
 def bf16_text(weights: Qwen35Weights) -> Qwen35Weights:
-    """The text model's matrices as a checkpoint in bfloat16 holds them."""
-    embed, tied = _rounded(weights.embed), weights.head is weights.embed
-    head = embed if tied else _rounded(weights.head)
-    return attrs.evolve(weights, layers=_rounded(weights.layers), embed=embed, head=head)
+    """As a checkpoint in bfloat16 holds them."""
+    return rounded_text(weights, _bf16)
