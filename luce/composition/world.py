@@ -120,6 +120,11 @@ class Request:
         self.imported = False
 
     @property
+    def start_row(self) -> int:
+        """Prompts do not wait for one another here: nothing is measured."""
+        return 0
+
+    @property
     def wants_pass(self) -> bool:
         return self.active("staging_ready")
 
