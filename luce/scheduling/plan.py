@@ -3,8 +3,9 @@
 Order of service (design §7): parked requests return before new ones are granted, both first in, first out, and none
 that does not fit with what it is promised; then one row for every decoding lane, under pressure as the ladder says
 (`pressure.py`); then prompt chunks in arrival order up to the prefill budget, beside answers up to what measured times
-allow (`step_pace.py`), and without answers those that came together up to their first tokens together
-(`gathering.py`); then a slice of a staged pass (`staged_passes.py`). A request that does not fit blocks those behind it, so nobody is overtaken (invariant I8).
+allow (`step_pace.py`), and without answers so that prompts which came together get their first tokens together
+(`gathering.py`); then a slice of a staged pass (`staged_passes.py`). A request that does not fit blocks those behind
+it, so nobody is overtaken (invariant I8).
 """
 
 from __future__ import annotations

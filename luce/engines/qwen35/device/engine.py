@@ -30,7 +30,7 @@ from luce.engines.qwen35.device.waiter import Waiter
 from luce.engines.qwen35.slots import Slot
 from luce.engines.qwen35.vision import VisionTower
 from luce.engines.qwen35.weights import Qwen35Weights, VisionWeights
-from luce.engines.seam import Capabilities, PatchImage, SlotSpec, StepPlan, WorkKind
+from luce.engines.seam import Capabilities, PatchImage, SegmentKind, SlotSpec, StepPlan, WorkKind
 from luce.errors import RequestError
 
 __all__ = ["DeviceEngine"]
@@ -47,7 +47,7 @@ class DeviceEngine(CommandEngine):
         config, weights: the model; matrices may be deferred tensors (:mod:`.deferred`), which are read one by one.
         sizes: see there.
         tiled: DeltaNet output matrices take value heads in a GGUF's order (:func:`.loading.tiled_output`).
-        encoder: another device, on which pictures are encoded while steps run; None: ``device``, between steps.
+        encoder: another device, on which pictures are encoded while steps run; None: ``device``, among steps.
 
     Raises:
         DeviceError: a kernel does not compile, or there is not enough memory.
@@ -105,6 +105,8 @@ class DeviceEngine(CommandEngine):
             snapshots=True,
         )
         super().__init__(capabilities, ids)
+        self._answering = True
+        """Does the step that was launched last hold rows of answers?"""
         self._in_flight: deque[DeviceTicket] = deque()
         """Launched steps whose results the engine thread has not noted."""
         self._waiter = Waiter(self._runner.results)
@@ -122,6 +124,11 @@ class DeviceEngine(CommandEngine):
         if self._vision is None:
             raise RequestError("this model takes no images", field="messages")
         return self._vision(image)
+
+    def launch(self, plan: StepPlan) -> StepTicket:
+        ticket = super().launch(plan)
+        self._answering = any(segment.kind is SegmentKind.DECODE for segment in plan.segments)
+        return ticket
 
     def shutdown(self) -> None:
         if not self._fds:
@@ -174,19 +181,24 @@ class DeviceEngine(CommandEngine):
     def _tower(
         self, config: VisionConfig, weights: VisionWeights, max_patches: int, encoder: Device | None
     ) -> Callable[[PatchImage], F32]:
-        """Encodes a picture: between steps, in slices, on a stream of its own, on another device, or on the CPU."""
+        """Encodes a picture: in slices among the steps, on another device, or on the CPU."""
         if not max_patches:
             return VisionTower(config, weights)
         if encoder is not None and encoder is not self.device:
             return DeviceVision(encoder, config, weights, max_patches)
         tower = DeviceVision(
-            self.device, config, weights, max_patches, Slices(self.device, self._between_steps).run
+            self.device, config, weights, max_patches, Slices(self.device, self._among_steps).run
         )
         self._encoding = tower.stream
         return tower
 
-    def _between_steps(self, launch: Callable[[], None]) -> None:
-        """Launch on the encoder's stream, behind the steps before and ahead of those that come."""
+    def _among_steps(self, launch: Callable[[], None]) -> bool:
+        """Launch on the encoder's stream, behind the steps before and ahead of those that come, so that each of these
+        takes as long as alone; beside them where they hold prompts alone."""
+        if not self._answering:
+            with self.device.using(self._encoding):
+                launch()
+            return False
 
         def command() -> None:
             before, behind = self.device.event(), self.device.event()
@@ -198,6 +210,7 @@ class DeviceEngine(CommandEngine):
             behind.wait()
 
         self._on_thread(command)
+        return True
 
     # -- the engine thread ----------------------------------------------------------------------------------------
 
