@@ -30,12 +30,23 @@ from luce.engines.qwen35.device.waiter import Waiter
 from luce.engines.qwen35.slots import Slot
 from luce.engines.qwen35.vision import VisionTower
 from luce.engines.qwen35.weights import Qwen35Weights, VisionWeights
-from luce.engines.seam import Capabilities, PatchImage, SegmentKind, SlotSpec, StepPlan, WorkKind
+from luce.engines.seam import (
+    Capabilities,
+    PatchImage,
+    SegmentKind,
+    SlotSpec,
+    SlotWork,
+    StepPlan,
+    WorkKind,
+    WorkOutcome,
+)
 from luce.errors import RequestError
 
 __all__ = ["DeviceEngine"]
 
 F32 = npt.NDArray[np.float32]
+_FILLS = (WorkKind.RESTORE, WorkKind.ADOPT)
+"""Work that fills a slot."""
 T = TypeVar("T")
 
 
@@ -242,19 +253,30 @@ class DeviceEngine(CommandEngine):
             before.record()
             self.pool.take_back(plan.freed_blocks)
             self.pool.give_out(plan.fresh_blocks)
-            if plan.work:
-                self._settle()
-                ticket.work = tuple(runner.stored.run(item, self._slots) for item in plan.work)
-                for item, outcome in zip(plan.work, ticket.work, strict=True):
-                    if item.kind is WorkKind.RESTORE and outcome.error is None:
-                        self._upload_history(self._slots[item.slot], item.position)
+            running = {segment.slot for segment in plan.segments}
+            behind_rows = {
+                at for at, item in enumerate(plan.work) if item.kind in _FILLS and item.slot not in running
+            }
+            done = {at: self._move(item) for at, item in enumerate(plan.work) if at not in behind_rows}
             runner.segments(ticket, self._slots)
+            # The host's part of these is done while the device computes the rows.
+            done |= {at: self._move(plan.work[at]) for at in sorted(behind_rows)}
+            ticket.work = tuple(done[at] for at in range(len(plan.work)))
             behind.record()
             ticket.events = before, behind
         except Exception as error:
             self._failed(ticket, error)
         self._in_flight.append(ticket)
         self._waiter.put(ticket)
+
+    def _move(self, item: SlotWork) -> WorkOutcome:
+        """Copy a state out of a slot or into one."""
+        if item.kind not in _FILLS:
+            self._settle()  # what is stored holds the tokens so far, and is that of a slot that has not failed
+        outcome = self._runner.stored.run(item, self._slots)
+        if item.kind is WorkKind.RESTORE and outcome.error is None:
+            self._upload_history(self._slots[item.slot], item.position)
+        return outcome
 
     def _note_finished(self) -> None:
         """Note the tokens of the steps that have been read back."""
