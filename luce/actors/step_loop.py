@@ -331,7 +331,7 @@ class StepLoop:
             self._launched.wake()
         for work, request, done in zip(flight.plan.work, flight.moving, moved, strict=True):
             if done.error is not None:
-                events.detail(failed, work.slot, work.kind.value, done.error)
+                events.detail(failed, work.slot, work.kind.value, done.error, work.position)
             end_work(self, request, work, done)
         hand_on(self, flight, outcomes, events)
         for slot in sorted(self.retiring):
