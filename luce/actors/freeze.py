@@ -56,10 +56,12 @@ def freeze(loop: StepLoop, *, run_ahead: bool) -> LoopState:
                     request.staged_prompt if stages and request.wants_pass else None,
                     request.imported,
                     request.mask is not None,
+                    request.start_row,
                 ),
             )
         )
     free_slots = memory.free_slots
+    pace = None if run_ahead else loop.pace
     # A plan made ahead moves nobody, so it need not know what anybody would cost: that is a look-up each.
     heads = () if run_ahead else islice(loop.waiting.items(), len(free_slots))
     return LoopState(
@@ -74,7 +76,8 @@ def freeze(loop: StepLoop, *, run_ahead: bool) -> LoopState:
         importing=stages and memory.importing,
         admitting=loop.machine.active("open"),
         run_ahead=run_ahead,
-        rows_beside=None if run_ahead or loop.pace is None else loop.pace.rows_beside(_answering(lanes)),
+        rows_beside=None if pace is None else pace.rows_beside(_answering(lanes)),
+        gather_rows=None if pace is None else pace.gather_rows,
     )
 
 

@@ -213,7 +213,7 @@ def cut_row(request: Request) -> int | None:
 
 
 def awaits_capture(request: Request) -> bool:
-    """Is its newest row, still in flight, one after which its state is to be captured? Longer chunks behind it would
+    """Is a row of it, still in flight, one after which its state is to be captured? Longer chunks behind it would
     commit rows past that place before the copy is made, so the next one waits for the result."""
-    row = request.next_row
-    return row > request.computed_rows and row in request.capture_points
+    first, row = request.computed_rows, request.next_row
+    return row > first and any(first < point <= row for point in request.capture_points)

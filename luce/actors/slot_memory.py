@@ -184,12 +184,9 @@ class SlotMemory:
         """So many leading rows of these requests are there: blocks can be found, a state may be worth keeping."""
         self.cache.fill(computed)
         for request, rows in computed:
-            points = request.capture_points
-            if points:
-                if rows in points:
-                    self._capture(request, rows)
-                if rows >= points[-1]:
-                    request.capture_points = ()
+            while request.capture_points and request.capture_points[0] <= rows:
+                self._capture(request, request.capture_points[0])
+                request.capture_points = request.capture_points[1:]
 
     def finished(self, request: Request) -> bool:
         """A request's answer is complete: a later turn may go on from it. True: a copy is to be made first."""

@@ -331,7 +331,7 @@ class StepLoop:
             self._launched.wake()
         for work, request, done in zip(flight.plan.work, flight.moving, moved, strict=True):
             if done.error is not None:
-                events.detail(failed, work.slot, work.kind.value, done.error)
+                events.detail(failed, work.slot, work.kind.value, done.error, work.position)
             end_work(self, request, work, done)
         hand_on(self, flight, outcomes, events)
         for slot in sorted(self.retiring):
@@ -340,12 +340,20 @@ class StepLoop:
     def _note_pace(self, pace: StepPace, flight: Flight, seconds: float) -> None:
         if flight.plan.work:
             return  # copies took part of the time
-        rows = flight.plan.num_rows
-        answers = sum([segment.kind is SegmentKind.DECODE for segment in flight.plan.segments])
-        if answers:
-            pace.note(answers, rows - answers, seconds)
-            if rows > answers:
-                self.metrics.longest_mixed = max(self.metrics.longest_mixed, seconds)
+        answers = prompts = 0
+        for segment in flight.plan.segments:
+            if segment.kind is SegmentKind.DECODE:
+                answers += 1
+            else:
+                prompts += segment.count
+        if not answers:
+            pace.note_prompts(prompts, seconds, first_tokens=any(s.sample for s in flight.plan.segments))
+            return
+        # A prompt's lone row goes the way of an answer's.
+        lone = sum([s.count == 1 and s.kind is not SegmentKind.DECODE for s in flight.plan.segments])
+        pace.note(answers + lone, prompts - lone, seconds)
+        if prompts:
+            self.metrics.longest_mixed = max(self.metrics.longest_mixed, seconds)
 
     # -- the end of a request -------------------------------------------------------------------------------------
 

@@ -127,8 +127,8 @@ def landed(number: int, seconds: float, outcomes: Sequence[Outcome] | None) -> L
     return Landed(number, seconds, sampled)
 
 
-def failed(slot: int, what: str, message: str) -> Failed:
-    return Failed(slot, what, message)
+def failed(slot: int, what: str, message: str, position: int = 0) -> Failed:
+    return Failed(slot, what, message, position)
 
 
 def illegal(machine: str, event: str, configuration: tuple[str, ...]) -> Illegal:

@@ -27,6 +27,8 @@ from luce.engines.loaded import LoadedModel
 from luce.errors import DeviceError
 from luce.http.options import HttpOptions
 from luce.http.server import listen, run_server
+from luce.text.detokenizer import Detokenizer
+from luce.text.tokenizer import Tokenizer
 from luce.vision.data_url import data_url
 
 __all__ = ["LONG_TEXT", "Traffic", "http_points"]
@@ -40,6 +42,9 @@ BEFORE_BESIDE = 8
 WARM_PICTURES = 2
 """Times that pictures of a size are asked about before it counts: the first may have kernels to load, launches of the
 second are recorded."""
+
+MOST_UNSHOWN = 256
+"""Of a tokenizer with more of them most are rare."""
 
 
 @attrs.frozen
@@ -86,7 +91,8 @@ async def _run(
     report: Report,
 ) -> None:
     async with _serving(model, options) as (address, service):
-        bench = _Bench(plan, traffic, measured, model.name, address, service.loop.metrics)
+        unshown = _unshown(model.tokenizer, measured.num_ids)
+        bench = _Bench(plan, traffic, measured, model.name, address, service.loop.metrics, unshown)
         for streams in traffic.streams:
             report(await bench.texts(streams))
         if measured.engine.capabilities.images:
@@ -138,6 +144,8 @@ class _Bench:
     address: tuple[str, int]
     metrics: StepMetrics
     """Of the server."""
+    unshown: tuple[int, ...] = ()
+    """Tokens that clients hear nothing of at once."""
     _seeds: itertools.count[int] = attrs.field(factory=itertools.count)
     """Every prompt and picture is a new one, which no cache knows."""
 
@@ -179,13 +187,14 @@ class _Bench:
         )
 
     async def pause(self, tokens: int, side: int) -> Point:
-        """The longest wait between two pieces of any text while pictures arrive, are encoded and computed."""
+        """The longest wait between two pieces of any text while pictures arrive, are encoded and computed. Each token
+        is a piece: else waits for two would count as one."""
         streams = max(1, min(4, self.measured.engine.capabilities.num_slots // 2))
         runs: list[float] = []
         waits: list[float] = []
         self.metrics.longest_mixed = 0.0
         for _ in range(self.plan.runs):
-            texts = [self._text(factor=LONG_TEXT) for _ in range(streams)]
+            texts = [self._text(factor=LONG_TEXT, shown=True) for _ in range(streams)]
             pictures = [
                 msgspec.structs.replace(self._picture(side, tokens=8), behind=(0, BEFORE_BESIDE))
                 for _ in range(BESIDE)
@@ -228,10 +237,14 @@ class _Bench:
         measured = self.measured
         return step_work(measured.config.text, measured.weights, lanes, kv_bytes=measured.kv_bytes)
 
-    def _text(self, factor: int = 1) -> Ask:
+    def _text(self, factor: int = 1, *, shown: bool = False) -> Ask:
+        """``shown``: no token of the answer is one of those that clients hear nothing of at once."""
         generator = np.random.default_rng(next(self._seeds))
         ids = generator.integers(0, self.measured.num_ids, self.traffic.prompt).tolist()
-        return _asked("/v1/completions", self._fields(factor * self.traffic.tokens) | {"prompt": ids})
+        fields = self._fields(factor * self.traffic.tokens) | {"prompt": ids}
+        if shown and self.unshown:
+            fields["logit_bias"] = {str(token): -100 for token in self.unshown}
+        return _asked("/v1/completions", fields)
 
     def _picture(self, side: int, tokens: int | None = None) -> Ask:
         url = data_url(png(side, side, next(self._seeds)))
@@ -261,6 +274,17 @@ class _Bench:
             if answer.error is not None or not answer.pieces:
                 raise DeviceError(f"a request of the benchmark got no answer: {answer.error or 'no text'}")
         return answers
+
+
+def _unshown(tokenizer: Tokenizer, num_ids: int) -> tuple[int, ...]:
+    """Of the ids below ``num_ids`` those that end in the middle of a character: it is shown with the next token, which
+    then has no text of its own."""
+    found = []
+    for token in range(num_ids):
+        detokenizer = Detokenizer(tokenizer, skip_special=False)
+        if not detokenizer.feed(token) or detokenizer.pending:
+            found.append(token)
+    return tuple(found[:MOST_UNSHOWN])
 
 
 def _asked(path: str, body: dict[str, Any]) -> Ask:

@@ -62,7 +62,7 @@ def _result_is_captured(world: World, number: int) -> bool:
     """Is a step under way whose result is to be copied for the prefix cache, unless its request has been retired?"""
     points = world.requests[number].capture_points
     rows = (row for flight in world.loop.flights for row in flight.rows)
-    return any(row.request == number and row.start + row.count in points for row in rows)
+    return any(row.request == number and row.captured(points) for row in rows)
 
 
 def _request_alone(world: World, request: Request, task: RequestTask) -> bool:

@@ -38,9 +38,9 @@ class Results(LoopActor):
                 continue
             if row.layers is not None:
                 self._end_slice(request, row, row.layers[1])
-            elif row.slot not in loop.retiring and row.start + row.count in request.capture_points:
-                position = row.start + row.count
-                self.add_work(Work(WorkKind.CAPTURE, row.slot, row.request, position))
+            elif row.slot not in loop.retiring:
+                for position in row.captured(request.capture_points):
+                    self.add_work(Work(WorkKind.CAPTURE, row.slot, row.request, position))
             if row.prefill and "echoes" in self.planted:
                 self.post(request, "chunk.done", 0)
             if row.prefill:

@@ -7,6 +7,7 @@ own tests (and the event log, which is judged by the same charts) are the second
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -39,6 +40,10 @@ class Row:
     layers: tuple[int, int] | None = None
     masked: bool = False
     """Its token is sampled under its request's mask."""
+
+    def captured(self, points: Iterable[int]) -> list[int]:
+        """After which of these rows its request's state is to be captured now."""
+        return [point for point in points if self.start < point <= self.start + self.count]
 
 
 class Work(NamedTuple):
@@ -118,6 +123,11 @@ class Request:
         self.next_row = self.computed_rows = row
         self.staged = self.shape.whole and any(first + rows > row for first, rows in self.shape.spans)
         self.imported = False
+
+    @property
+    def start_row(self) -> int:
+        """Prompts do not wait for one another here: nothing is measured."""
+        return 0
 
     @property
     def wants_pass(self) -> bool:

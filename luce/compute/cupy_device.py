@@ -228,6 +228,9 @@ class CupyDevice:
         found: Host = self.cupy.asnumpy(array)
         return found
 
+    def address(self, array: Any) -> int:
+        return int(array.data.ptr)
+
     def pinned(self, shape: int | tuple[int, ...], dtype: npt.DTypeLike) -> Host:
         import cupyx
 

@@ -135,6 +135,9 @@ class Device(Protocol):
     def numpy(self, array: Array) -> Host:
         """A copy on the host, after the current stream's work."""
 
+    def address(self, array: Array) -> int:
+        """Where it begins on the device, for kernels that are told of many places at once."""
+
     def pinned(self, shape: int | tuple[int, ...], dtype: npt.DTypeLike) -> Host:
         """Zeroed host memory that the device copies from and to in the background."""
 

@@ -176,6 +176,9 @@ class HostDevice:
     def numpy(self, array: Host) -> Host:
         return array.copy()
 
+    def address(self, array: Host) -> int:
+        return array.ctypes.data
+
     def pinned(self, shape: int | tuple[int, ...], dtype: npt.DTypeLike) -> Host:
         return self.zeros(shape, dtype)
 

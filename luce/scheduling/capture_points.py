@@ -1,9 +1,9 @@
 """Where a prompt's state is captured on its way through the model, and where its chunks end because of that.
 
 Captured are (design §7) the ends of turns, the place before the generation prompt, the end of each picture, and every
-1,024th token. A chunk has to end at each of these, so turn ends that lie close together are thinned out: a conversation
-of many short turns would else go through the model in as many short chunks. The one before the generation prompt is
-always taken; the next turn goes on from there whatever its template makes of the answer.
+1,024th token. A chunk has to end at each of these or soon behind it, so turn ends that lie close together are thinned
+out: a conversation of many short turns would else go through the model in as many short chunks. The one before the
+generation prompt is always taken; the next turn goes on from there whatever its template makes of the answer.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 
+from luce.engines.seam import MAX_VOID_ROWS
 from luce.scheduling.prefix_keys import PrefixKeys
 
 __all__ = ["SPACING", "STRIDE", "anchor_point", "capture_points", "next_cut", "shared_point"]
@@ -83,6 +84,11 @@ def shared_point(keys: PrefixKeys, answer_start: int | None = None, *, spacing: 
 
 
 def next_cut(position: int, points: Sequence[int]) -> int | None:
-    """Where a chunk that starts at ``position`` ends at the latest: the next of the ascending ``points``."""
+    """Where a chunk that starts at ``position`` ends at the latest: at one of the ascending ``points``, the last of
+    those whose states are all there to be captured when it has run (:attr:`luce.engines.seam.Segment.commits`). A
+    picture and the turn that it ends are not a chunk each."""
     at = bisect_right(points, position)
-    return points[at] if at < len(points) else None
+    if at == len(points):
+        return None
+    most = max(position + MAX_VOID_ROWS, (points[at] // MAX_VOID_ROWS + 1) * MAX_VOID_ROWS)
+    return points[bisect_right(points, most) - 1]

@@ -3,13 +3,15 @@
 Order of service (design §7): parked requests return before new ones are granted, both first in, first out, and none
 that does not fit with what it is promised; then one row for every decoding lane, under pressure as the ladder says
 (`pressure.py`); then prompt chunks in arrival order up to the prefill budget, beside answers up to what measured times
-allow (`step_pace.py`); then a slice of a staged pass
-(`staged_passes.py`). A request that does not fit blocks those behind it, so nobody is overtaken (invariant I8).
+allow (`step_pace.py`), and without answers so that prompts which came together get their first tokens together
+(`gathering.py`); then a slice of a staged pass (`staged_passes.py`). A request that does not fit blocks those behind
+it, so nobody is overtaken (invariant I8).
 """
 
 from __future__ import annotations
 
 from luce.engines.seam import RowSource, Segment, SegmentKind
+from luce.scheduling.gathering import gathered
 from luce.scheduling.pressure import decode_growth, decode_lanes
 from luce.scheduling.staged_passes import staged_segments
 from luce.scheduling.state import Decision, Grant, Lane, LoopState, Resume
@@ -105,12 +107,10 @@ def _prompt_chunks(state: LoopState, *, beside: bool) -> list[Segment]:
     if beside and state.rows_beside is not None:
         budget = state.rows_beside if budget is None else min(budget, state.rows_beside)
     chunks: list[Segment] = []
-    prefilling = [
-        lane
-        for lane in state.lanes
-        if lane.next_row < lane.prompt_rows and lane.runnable and not lane.imported
-    ]
+    prefilling = [lane for lane in state.lanes if lane.next_row < lane.prompt_rows and not lane.imported]
     for lane in sorted(prefilling, key=_arrival):
+        if not lane.runnable:
+            continue
         end = min(lane.ready_rows, lane.prompt_rows)
         if lane.cut_row is not None:
             end = min(end, lane.cut_row)
@@ -127,7 +127,9 @@ def _prompt_chunks(state: LoopState, *, beside: bool) -> list[Segment]:
             budget -= count
             if budget == 0:
                 break
-    return chunks
+    if state.gather_rows is None or not all(lane.prefilling for lane in state.lanes):
+        return chunks
+    return gathered(chunks, prefilling, state.gather_rows)
 
 
 def _staged_slice(state: LoopState, *, alone: bool) -> tuple[Segment, ...]:

@@ -82,6 +82,8 @@ class Lane(NamedTuple):
     """Its prompt went through staged passes: only its last row is left, and goes along with the decode rows."""
     masked: bool = False
     """What its next token may be depends on all tokens before: no row of it continues one in flight."""
+    start_row: int = 0
+    """Rows that were there when it got its slot, from a cache."""
 
     @property
     def prefilling(self) -> bool:
@@ -120,6 +122,8 @@ class LoopState:
     """Made right after a launch, before its results: only decode rows that continue a row in flight."""
     rows_beside: int | None = None
     """Prompt rows at most in a step that has rows of answers; None: the prefill budget alone counts."""
+    gather_rows: int | None = None
+    """Prompt rows that prompts may wait for with their first tokens, while nobody's answer is under way; None: none."""
 
 
 @attrs.frozen

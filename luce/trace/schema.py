@@ -248,13 +248,15 @@ class Landed(msgspec.Struct, frozen=True, tag="result", omit_defaults=True):
     """Content: (slot, token ids)."""
 
 
-class Failed(msgspec.Struct, frozen=True, tag="failed"):
+class Failed(msgspec.Struct, frozen=True, tag="failed", omit_defaults=True):
     """A row or a copy of the step whose result was taken up last."""
 
     slot: int
     what: str
     """'row', or the kind of work."""
     message: str
+    position: int = 0
+    """Of a copy: a step may make several of one slot. 0 in older traces."""
 
 
 class Encoded(msgspec.Struct, frozen=True, tag="encode"):

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import random
+
 import msgspec
 import pytest
 import trio
 
 from luce.bench.client import Answer, Ask, Job, run
 from luce.bench.engine_points import Plan
-from luce.bench.http_points import _rate_together, _waits
+from luce.bench.http_points import _rate_together, _unshown, _waits
 from luce.bench.running import load_options, traffic_of
 from luce.engines.load_model import LoadOptions, demo_model, open_model
 from luce.errors import DeviceError
+from luce.text.detokenizer import Detokenizer
 
 
 def answer(*pieces: float, tokens: int = 0) -> Answer:
@@ -34,6 +37,20 @@ def test_a_pause_counts_if_any_of_it_is_within() -> None:
     assert _waits(pieces, 5.5, 6.5) == [1.0, 4.0]
     with pytest.raises(DeviceError, match="had ended"):
         _waits(pieces, 11.0, 12.0)
+
+
+def test_every_token_of_a_pause_has_text_of_its_own() -> None:
+    """Some ids of a byte vocabulary end in the middle of a character; an answer without them shows each token."""
+    tokenizer = open_model(demo_model(), LoadOptions(slots=1), fitting=False).tokenizer
+    assert tokenizer is not None
+    count = min(tokenizer.special_ids.values())
+    unshown = _unshown(tokenizer, count)
+    assert 0 < len(unshown) < count // 20
+    rng = random.Random(0)
+    ids = [token for token in (rng.randrange(count) for _ in range(5000)) if token not in unshown]
+    detokenizer = Detokenizer(tokenizer, skip_special=False)
+    assert all(detokenizer.feed(token) for token in ids)
+    assert any(not Detokenizer(tokenizer).feed(token) for token in unshown), "the trap is set"
 
 
 def test_a_context_holds_the_pictures_that_are_encoded_alone() -> None:

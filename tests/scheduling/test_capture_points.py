@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from luce.engines.seam import RowSource, Segment, SegmentKind
 from luce.scheduling.capture_points import anchor_point, capture_points, next_cut, shared_point
 from tests.scheduling.prompts import Part, keys, prompts, text
 
@@ -58,16 +59,33 @@ def test_a_shared_prompt_is_captured_near_its_end(prompt: list[Part], data: st.D
     assert point == 0 or sequence.may_end_hit(point)
 
 
-@given(st.lists(st.integers(1, 40), unique=True), st.integers(0, 41), st.integers(1, 41), st.integers(1, 9))
-def test_chunks_end_at_every_point(points: list[int], start: int, more: int, budget: int) -> None:
+@given(
+    st.lists(st.integers(1, 400), unique=True, max_size=12),
+    st.integers(0, 400),
+    st.integers(1, 400),
+    st.integers(1, 200),
+)
+def test_every_point_can_be_captured_behind_the_chunk_that_it_is_in(
+    points: list[int], start: int, more: int, budget: int
+) -> None:
     points.sort()
-    end, at, ends = start + more, start, []
+    end, at = start + more, start
     while at < end:
         cut = next_cut(at, points)
-        assert cut is None or cut > at
-        at = min(end, at + budget, end if cut is None else cut)
-        ends.append(at)
-    assert [point for point in points if start < point <= end] == [point for point in ends if point in points]
+        assert cut is None or (cut > at and cut in points)
+        stop = min(end, at + budget, end if cut is None else cut)
+        chunk = Segment(0, SegmentKind.PREFILL, at, stop - at, RowSource.PROMPT, False)
+        assert all(chunk.commits <= point for point in points if at < point <= stop)
+        at = stop
+
+
+def test_points_close_to_one_another_share_a_chunk() -> None:
+    picture, turn = 1029, 1038
+    assert next_cut(0, [picture, turn]) == turn
+    assert next_cut(0, [1020, turn]) == 1020, "rows up to 1024 would be final then"
+    assert next_cut(0, [1020, 1024, turn]) == 1024
+    assert next_cut(1000, [1020, 1064, 1065]) == 1064, "few rows are not final before the next segment"
+    assert next_cut(turn, [picture, turn]) is None
 
 
 def test_a_chat() -> None:

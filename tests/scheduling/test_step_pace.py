@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from luce.scheduling.plan import plan
-from luce.scheduling.step_pace import FIRST_ROWS, LEAST_ROWS, WHOLE, StepPace
+from luce.scheduling.step_pace import FIRST_ROWS, GATHER_SECONDS, LEAST_ROWS, WHOLE, StepPace
 from tests.scheduling.pictures import lane, state
 
 ALONE, FIXED, ROW = 0.008, 0.006, 80e-6
@@ -46,20 +46,36 @@ def test_more_answers_leave_less_room() -> None:
     assert pace.rows_beside(1) == pace.rows_beside(4)
 
 
-def test_ends_of_prompts_are_no_measure_of_the_rate() -> None:
+def test_ends_of_prompts_tell_what_every_piece_takes() -> None:
+    """From large pieces alone each row would have its share of that, and too few would fit: 256 for 325."""
     pace = settled_pace()
-    before = pace.rows_beside(4)
+    assert pace.rows_beside(4) == 256
     for _ in range(10):
         step(pace, rows=3)
-    assert pace.rows_beside(4) == before
+    assert pace.rows_beside(4) == 320
+    assert all(step(pace) <= pace.seconds for _ in range(30))
+    assert pace.rows_beside(4) == 320
 
 
-def test_a_slow_end_of_a_prompt_counts() -> None:
+def test_slow_ends_of_prompts_count() -> None:
     """Else a device that became slow would never be found out."""
     pace = settled_pace()
     before = pace.rows_beside(4)
-    step(pace, rows=before // 4, slow=10)
+    for _ in range(2):
+        step(pace, rows=before // 4, slow=10)
     assert pace.rows_beside(4) < before
+
+
+def test_a_device_that_is_as_fast_as_before_again_is_found_out() -> None:
+    """While it was slow only few rows were tried."""
+    pace = settled_pace()
+    step(pace, rows=3)
+    for _ in range(30):
+        step(pace, slow=20)
+    assert pace.rows_beside(4) == LEAST_ROWS
+    for _ in range(30):
+        step(pace)
+    assert pace.rows_beside(4) == 320
 
 
 def test_one_measurement_far_off_is_forgotten_soon() -> None:
@@ -101,3 +117,16 @@ def test_only_beside_answers_and_never_over_the_budget() -> None:
     assert rows(prompt, beside=3) == [8], "nobody waits: the whole budget"
     assert rows(answer, prompt, beside=3) == [3]
     assert rows(answer, prompt, beside=300) == [8]
+
+
+def test_rows_to_wait_for_are_as_many_as_fit_into_the_time() -> None:
+    pace = StepPace(0.04)
+    assert pace.gather_rows is None, "nothing was measured"
+    pace.note_prompts(1000, 0.1, first_tokens=True)
+    assert pace.gather_rows == int(10_000 * GATHER_SECONDS)
+    pace.note_prompts(3000, 0.3, first_tokens=False)
+    assert pace.gather_rows == pytest.approx(10_000 * (GATHER_SECONDS - 0.3), abs=1)
+    pace.note_prompts(10_000, 1.0, first_tokens=False)
+    assert pace.gather_rows == 0
+    pace.note(1, 0, 0.01)
+    assert pace.gather_rows == int(10_000 * GATHER_SECONDS), "somebody got a token"

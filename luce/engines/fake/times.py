@@ -17,6 +17,8 @@ class Times:
     """Per step, unless it holds nothing but a slice of a staged pass."""
     row: float = 0.0
     """Per row of a step."""
+    piece: float = 0.0
+    """Per step that holds a piece of a prompt of more than one row."""
     layer: float = 0.0
     """Per layer of a slice of a staged pass, however many rows are in it."""
     imported: float = 0.0
@@ -39,6 +41,8 @@ class Times:
             seconds = self.layer * (layers[1] - layers[0])
         if layers is None or plan.num_rows:
             seconds += self.step + self.row * plan.num_rows
+            if self.piece and any(segment.count > 1 and segment.layers is None for segment in plan.segments):
+                seconds += self.piece
         if plan.work:
             seconds += sum(map(self.of_work, plan.work))
         return seconds

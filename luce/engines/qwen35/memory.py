@@ -130,6 +130,7 @@ class MemoryPlan:
             "decoding": "at most, for the pixels of pictures",
             "encoding": "at most, for one picture",
             "sampling": "at most, for one row",
+            "copies of states, host": "that they pass through",
             "with requests": "at most",
         }
         rows = [

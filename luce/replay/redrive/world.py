@@ -237,7 +237,7 @@ class RecordedDevice:
         """The oldest step is done, as recorded."""
         ticket = self._flights[0]
         rows = {one.slot: one.message for one in failures if one.what == "row"}
-        copies = {(one.slot, one.what): one.message for one in failures if one.what != "row"}
+        copies = {(one.slot, one.what, one.position): one.message for one in failures if one.what != "row"}
         sampled = dict(landed.sampled or ())
         outcomes = tuple(
             self._outcome(segment, request, rows.get(segment.slot), sampled.get(segment.slot, ()))
@@ -245,7 +245,11 @@ class RecordedDevice:
         )
         work = tuple(
             WorkOutcome(
-                one.slot, self._nbytes(one.kind, one.position), copies.get((one.slot, one.kind.value))
+                one.slot,
+                self._nbytes(one.kind, one.position),
+                copies.get(
+                    (one.slot, one.kind.value, one.position), copies.get((one.slot, one.kind.value, 0))
+                ),
             )
             for one in ticket.plan.work
         )

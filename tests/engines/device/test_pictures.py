@@ -13,7 +13,7 @@ from luce.engines.qwen35.device.engine import DeviceEngine
 from luce.engines.qwen35.device.slices import Slices
 from luce.engines.qwen35.device.vision import DeviceVision
 from luce.engines.qwen35.vision import VisionTower
-from luce.engines.seam import PatchImage
+from luce.engines.seam import PatchImage, RowSource
 from luce.errors import RequestError
 from tests.engines.device.harness import bf16_model, new_device_engine
 from tests.engines.harness import Driver, Rows, image_spec, random_ids, same_bits, text_spec
@@ -83,14 +83,15 @@ def test_a_picture_takes_turns_with_steps(engine: DeviceEngine, monkeypatch: pyt
     """Steps that are launched while a picture is encoded run between its slices, not behind all of it."""
     alone = engine.encode(picture((8, 10), 0))
     order: list[str] = []
-    between, step = engine._between_steps, engine._step
+    among, step = engine._among_steps, engine._step
     begun, stepped = threading.Event(), threading.Semaphore(0)
 
-    def noted_slice(launch: Callable[[], None]) -> None:
-        between(lambda: (order.append("slice"), launch())[1])
+    def noted_slice(launch: Callable[[], None]) -> bool:
+        between = among(lambda: (order.append("slice"), launch())[1])
         begun.set()
         if order.count("slice") == 1:
             stepped.acquire(timeout=60)
+        return between
 
     def noted_step(ticket: StepTicket) -> None:
         order.append("step")
@@ -99,6 +100,7 @@ def test_a_picture_takes_turns_with_steps(engine: DeviceEngine, monkeypatch: pyt
 
     tower = engine._vision
     assert isinstance(tower, DeviceVision)
+    monkeypatch.setattr(engine, "_answering", True)
     monkeypatch.setattr("luce.engines.qwen35.device.vision.PART_BLOCKS", 1)
     monkeypatch.setattr(tower, "_parts", 2)
     monkeypatch.setattr(tower, "_run", Slices(engine.device, noted_slice).run)
@@ -114,6 +116,30 @@ def test_a_picture_takes_turns_with_steps(engine: DeviceEngine, monkeypatch: pyt
     driver.close(sequence)
     assert same_bits(rows[0], alone)
     assert order == ["slice", "step", "slice"]
+
+
+def test_a_picture_does_not_wait_for_steps_without_answers(engine: DeviceEngine) -> None:
+    alone = engine.encode(picture((8, 10), 0))
+    driver = Driver(engine)
+    sequence = driver.open(text_spec(random_ids(40, 3)), slot=0)
+    encoded, held = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        held.set()
+        assert encoded.wait(60), "the picture waited for the engine's thread"
+
+    driver.step([Rows(sequence, 0, 40)])
+    assert not engine._answering
+    thread = threading.Thread(target=engine.call, args=(lambda *_: hold(),))
+    thread.start()
+    held.wait(60)
+    rows = engine.encode(picture((8, 10), 0))
+    encoded.set()
+    thread.join()
+    assert same_bits(rows, alone)
+    driver.step([Rows(sequence, 40, 1, RowSource.LAST_SAMPLED)])
+    assert engine._answering
+    driver.close(sequence)
 
 
 def test_no_thread_outlives_the_engine() -> None:

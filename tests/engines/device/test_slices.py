@@ -46,14 +46,17 @@ class Bench:
         self.seconds, self.clock = seconds, Clock()
         device: Any = self.clock
         self.slices = Slices(device, self.in_order, 0.008)
+        self.alone = True
+        """Does nothing else run beside slices?"""
         self.done = 0
         self.ran: list[int] = []
         """Parts of each slice."""
 
-    def in_order(self, launch: Callable[[], None]) -> None:
+    def in_order(self, launch: Callable[[], None]) -> bool:
         before = self.done
         launch()
         self.ran.append(self.done - before)
+        return self.alone
 
     def launch(self, part: int) -> None:
         assert part == self.done, "one after the other"
@@ -90,3 +93,16 @@ def test_every_part_is_launched_once_however_they_divide(parts: int) -> None:
 
 def test_parts_longer_than_a_slice_go_one_by_one() -> None:
     assert set(Bench(0.1).encode()) == {1}
+
+
+def test_a_slice_beside_steps_does_not_pass_for_a_slow_one() -> None:
+    bench = Bench(0.0012)
+    bench.encode()
+    bench.alone, bench.seconds = False, 0.0035
+    bench.encode()
+    bench.alone = True
+    assert bench.encode()[0] == 6
+    bench.alone, bench.seconds = False, 0.0004
+    bench.encode()
+    bench.encode()
+    assert bench.encode()[0] > 12, "a quick one is one all the more"

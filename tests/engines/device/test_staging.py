@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from luce.engines.qwen35.device.staging import BUFFERS, THREADS, Staged, Staging
+from luce.engines.qwen35.device.staging import BUFFERS, THREADS, Buffer, Staged, Staging
 from tests.engines.harness import Driver
 from tests.engines.requests import Request, adopted, capture, do, prompt
 
@@ -41,8 +41,9 @@ class Bus:
     def pinned(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> Host:
         return np.full(shape, -1, dtype)
 
-    def download(self, pinned: Host, source: Host) -> None:
-        self.pending.append((pinned, source.copy()))
+    def copy(self, to: Host, source: Host) -> Gate:
+        self.pending.append((to, source.copy()))
+        return self.event()
 
     def event(self) -> Gate:
         self.gates.append(Gate())
@@ -67,13 +68,19 @@ class Bench:
     def copy(self, value: float) -> tuple[Host, Staged]:
         to = np.zeros((THREADS, 3), np.float32)
 
-        def launches(buffer: dict[str, Host]) -> Iterator[tuple[Host, Host]]:
-            yield buffer["x"], np.full((THREADS, 3), value, np.float32)
+        def launch(buffer: Buffer) -> Any:
+            return self.bus.copy(buffer["x"], np.full((THREADS, 3), value, np.float32))
 
-        def finish(buffer: dict[str, Host], number: int, count: int) -> None:
+        def finish(buffer: Buffer, number: int, count: int) -> None:
             to[number::count] = buffer["x"][number::count]
 
-        return to, self.staging.copy(launches, finish)
+        return to, self.staging.bring(launch, finish)
+
+    def send(self, value: float, to: Host) -> None:
+        def fill(buffer: Buffer, number: int, count: int) -> None:
+            buffer["x"][number::count] = value
+
+        self.staging.send(fill, lambda buffer: self.bus.copy(to, buffer["x"]))  # type: ignore[arg-type, return-value]
 
 
 @pytest.fixture
@@ -109,23 +116,54 @@ def test_one_more_than_there_are_buffers_waits_for_the_first(bench: Bench) -> No
         assert (to == value).all(), value
 
 
+def test_what_is_sent_is_whole_when_its_copy_is_launched(bench: Bench) -> None:
+    to = np.zeros((THREADS, 3), np.float32)
+    for number in range(BUFFERS + 1):
+        bench.send(number + 1, to)
+        bench.bus.arrive(number)
+        assert (to == number + 1).all()
+
+
+def test_a_buffer_that_is_on_its_way_to_the_device_is_nobody_elses(bench: Bench) -> None:
+    targets = [np.zeros((THREADS, 3), np.float32) for _ in range(BUFFERS)]
+    for number, to in enumerate(targets):
+        bench.send(number + 1, to)
+    waits = threading.Thread(target=lambda: bench.send(9, np.zeros((THREADS, 3), np.float32)))
+    waits.start()
+    waits.join(0.05)
+    assert waits.is_alive() and len(bench.bus.gates) == BUFFERS
+    bench.bus.arrive(0)
+    waits.join(PATIENCE)
+    assert not waits.is_alive()
+    assert [to[0, 0] for to in targets] == list(range(1, BUFFERS + 1))
+
+
 def test_what_goes_wrong_is_told_and_leaves_the_buffers(bench: Bench) -> None:
-    def finish(buffer: dict[str, Host], number: int, count: int) -> None:
+    def planted(buffer: Buffer, number: int, count: int) -> None:
         if number == 2:
             raise MemoryError("planted")
 
-    def no_launches(buffer: dict[str, Host]) -> Iterator[tuple[Host, Host]]:
-        yield buffer["x"], np.zeros((THREADS, 3), np.float32)
+    def no_launch(buffer: Buffer) -> Any:
+        bench.bus.copy(buffer["x"], np.zeros((THREADS, 3), np.float32))
         raise ValueError("planted")
 
-    for number in range(BUFFERS + 1):
-        staged = bench.staging.copy(lambda buffer: [], finish)
-        bench.bus.arrive(number)
+    event: Any = bench.bus.event
+    for _ in range(BUFFERS + 1):
+        staged = bench.staging.bring(lambda buffer: event(), planted)
+        bench.bus.arrive(len(bench.bus.gates) - 1)
         with pytest.raises(MemoryError, match="planted"):
             staged.wait()
-        with pytest.raises(ValueError, match="planted"):
-            bench.staging.copy(no_launches, finish)
-        assert not bench.bus.pending, "nothing is on its way into a buffer that others get"
+        with pytest.raises(MemoryError, match="planted"):
+            bench.staging.send(planted, no_launch)
+        for way in (bench.staging.bring, bench.staging.send):
+            first, second = (no_launch, nothing) if way == bench.staging.bring else (nothing, no_launch)
+            with pytest.raises(ValueError, match="planted"):
+                way(first, second)  # type: ignore[arg-type]
+            assert not bench.bus.pending, "nothing is on its way into a buffer that others get"
+
+
+def nothing(buffer: Buffer, number: int, count: int) -> None:
+    """Done with a buffer."""
 
 
 def test_steps_do_not_wait_for_a_snapshot(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,3 +185,36 @@ def test_steps_do_not_wait_for_a_snapshot(driver: Driver, monkeypatch: pytest.Mo
     other = Request(driver, spec, 1)
     do(driver, adopted(other, taken, source.opened.blocks))
     assert engine.audit(1) == []
+
+
+def test_rows_are_launched_before_a_slot_that_is_none_of_theirs_is_filled(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its copy takes the host a while, in which the device has something to do."""
+    source, other = Request(driver, prompt(0), 0), Request(driver, prompt(1), 1)
+    source.advance(80)
+    taken = capture(source)
+    do(driver, taken)
+    order: list[str] = []
+    engine: Any = driver.engine
+    runner = engine._runner
+    put, rows = runner._copies.put, runner.segments
+    monkeypatch.setattr(runner._copies, "put", lambda *a: (order.append("fill"), put(*a))[1])
+    monkeypatch.setattr(runner, "segments", lambda *a: (order.append("rows"), rows(*a))[1])
+    again = Request(driver, prompt(0), 2)
+    item = adopted(again, taken, source.opened.blocks)
+    part = other.next_rows(20)
+    result = driver.run([part], [item])
+    assert order == ["rows", "fill"] and result.work[0].error is None
+    other.took(part, result.outcomes[0].tokens)
+    assert engine.audit(2) == []
+    third = Request(driver, prompt(0), 3)
+    item = adopted(third, taken, source.opened.blocks)
+    order.clear()
+    part = third.next_rows(20)
+    result = driver.run([part], [item])
+    assert order == ["fill", "rows"] and result.work[0].error is None, "its own rows need what fills it"
+    third.took(part, result.outcomes[0].tokens)
+    for sequence in (source, other, again, third):
+        sequence.finish()
+        sequence.check()

@@ -8,6 +8,7 @@ import attrs
 
 from luce.compute.device import Device
 from luce.engines.qwen35.config import Qwen35Config, TextConfig
+from luce.engines.qwen35.device.copies import pinned_arrays
 from luce.engines.qwen35.device.descriptors import BLOCK_ROWS
 from luce.engines.qwen35.device.plan import DeviceSizes, device_arrays
 from luce.engines.qwen35.device.vision import vision_arrays as device_vision_arrays
@@ -51,8 +52,8 @@ class DevicePlan:
 
 def device_memory_plan(config: Qwen35Config, host: MemoryPlan, found: DevicePlan) -> MemoryPlan:
     """What serving takes where the text model is on a device: its arrays there, the vision tower there, on another
-    device or on the host, and requests' memory on the host, as in ``host``."""
-    requested = host.requested
+    device or on the host, and on the host requests' memory, as in ``host``, and what copies of states pass through."""
+    requested = (*host.requested, *pinned_arrays(config.text))
     vision: tuple[ArraySpec, ...] = ()
     if config.vision is not None and (patches := found.sizes.max_patches):
         vision = (*vision_weight_arrays(config.vision), *device_vision_arrays(config.vision, patches))

@@ -1,7 +1,8 @@
 """Copies of a slot's state in host memory: saved slots and prefix snapshots (design §6).
 
-They are taken while steps go on (:mod:`.staging`): a prefix snapshot of 27B is 0.25 GB, for which every stream would
-pause.
+They are taken and put back while steps go on. One kernel packs what a copy keeps into device memory of its own, so that
+the steps behind it wait for that alone and not for the bus; a stream of its own takes it to the host, and threads into
+memory of the copy (:mod:`.staging`). The same way leads back.
 
 A copy has one form, whatever way the slot came to its rows: rings and windows hold exact zeros in the place of rows
 that are not there. So two copies at the same position of the same content are equal bit for bit.
@@ -9,37 +10,42 @@ that are not there. So two copies at the same position of the same content are e
 
 from __future__ import annotations
 
-import itertools
-import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import attrs
 import numpy as np
 import numpy.typing as npt
 
-from luce.compute.device import Array
+from luce.compute.device import Array, Event
 from luce.engines.digest import content_digest
-from luce.engines.qwen35.device.descriptors import BLOCK_ROWS, CHUNK_ROWS, CONV_ROWS, RING_ROWS
-from luce.engines.qwen35.device.layouts import CONV_TAPS, StatePart, block_rows, rows_block, state_parts
+from luce.engines.qwen35.config import TextConfig
+from luce.engines.qwen35.device.descriptors import BLOCK_ROWS, CHUNK_ROWS
+from luce.engines.qwen35.device.layouts import CONV_TAPS, block_rows, rows_block
+from luce.engines.qwen35.device.packed_state import (
+    PackedPart,
+    PackedPieces,
+    copy_arrays,
+    packed_bytes,
+    packed_parts,
+    piece_bytes,
+)
 from luce.engines.qwen35.device.pool import DevicePool
 from luce.engines.qwen35.device.slots import DeviceSlot
-from luce.engines.qwen35.device.staging import Staged, Staging
+from luce.engines.qwen35.device.staging import BUFFERS, Buffer, Staged, Staging
+from luce.engines.qwen35.memory_parts import ArraySpec
 from luce.engines.qwen35.slots import Slot
 
-__all__ = [
-    "DeviceCopies",
-    "DeviceSnapshot",
-    "conv_window",
-    "download_kv",
-    "put_state",
-    "upload_kv",
-]
+__all__ = ["DeviceCopies", "DeviceSnapshot", "download_kv", "pinned_arrays", "upload_kv"]
 
 Host = npt.NDArray[Any]
 
-ALIGNED = 64
-"""Bytes between the beginnings of arrays in a copy, or a multiple of them."""
+
+def pinned_arrays(config: TextConfig) -> Iterator[ArraySpec]:
+    """Host memory that copies pass through."""
+    part = "copies of states, host"
+    yield ArraySpec(part, "packed states", (BUFFERS, packed_bytes(config)), "uint8")
+    yield ArraySpec(part, "pieces", (BUFFERS, piece_bytes(config)), "uint8")
 
 
 @attrs.frozen(eq=False)
@@ -51,7 +57,8 @@ class DeviceSnapshot:
     """First position whose keys and values are here; those before it stand in shared blocks."""
     digest: bytes
     """Of the token ids and M-RoPE positions of the ``position`` rows."""
-    _layers: tuple[dict[str, Host], ...]
+    _states: dict[str, Host]
+    """By name, [DeltaNet layers, …]."""
     _kv: tuple[tuple[Host, Host], ...]
     _staged: Staged = attrs.field(factory=Staged)
     """What fills the arrays."""
@@ -60,96 +67,37 @@ class DeviceSnapshot:
     def layers(self) -> tuple[dict[str, Host], ...]:
         """Per DeltaNet layer the parts of :func:`.layouts.state_parts` by name: S, the ring rows of the 64-chunk that
         ``position`` lies in, and the 3 rows before convolution. Waits until they are there."""
+        states = self.states
+        count = len(next(iter(states.values())))
+        return tuple({name: values[layer] for name, values in states.items()} for layer in range(count))
+
+    @property
+    def states(self) -> dict[str, Host]:
+        """The same of all layers together, by name, [layers, …]. Waits until they are there."""
         self._staged.wait()
-        return self._layers
+        for values in self._states.values():
+            values.setflags(write=False)
+        return self._states
 
     @property
     def kv(self) -> tuple[tuple[Host, Host], ...]:
         """Per attention layer keys and values [position - first, Hkv, D], bfloat16 bits. Waits until they are there."""
         self._staged.wait()
+        for pair in self._kv:
+            for values in pair:
+                values.setflags(write=False)
         return self._kv
 
     def arrays(self) -> Iterator[Host]:
         """Waits until they are there."""
-        self._staged.wait()
-        return self._all()
+        yield from self.states.values()
+        for pair in self.kv:
+            yield from pair
 
     @property
     def nbytes(self) -> int:
-        return sum(array.nbytes for array in self._all())
-
-    def _all(self) -> Iterator[Host]:
-        for layer in self._layers:
-            yield from layer.values()
-        for pair in self._kv:
-            yield from pair
-
-
-def conv_window(position: int) -> npt.NDArray[np.intp]:
-    """Places of the 3 rows that the convolution of row ``position`` reads before it."""
-    places: npt.NDArray[np.intp] = np.arange(position - CONV_TAPS, position) % CONV_ROWS
-    return places
-
-
-def _kept_shape(part: StatePart) -> tuple[int, ...]:
-    """Of a part in a copy."""
-    if part.axis is None:
-        return part.shape
-    rows = CONV_TAPS if part.name == "conv" else CHUNK_ROWS
-    return (*part.shape[: part.axis], rows, *part.shape[part.axis + 1 :])
-
-
-def _staged_shape(part: StatePart) -> tuple[int, ...]:
-    """Of a part on its way: of convolution's window the rows that are kept, all else whole."""
-    return _kept_shape(part) if part.name == "conv" else part.shape
-
-
-def _fill(part: StatePart, to: Host, staged: Host, position: int) -> None:
-    """One layer's part of a copy."""
-    base = position // CHUNK_ROWS * CHUNK_ROWS
-    if part.axis is None:
-        to[...] = staged if base else 0
-    elif part.name == "conv":
-        to[...] = staged
-        to[: max(CONV_TAPS - position, 0)] = 0
-    else:
-        first = base % RING_ROWS
-        np.moveaxis(to, part.axis, 0)[...] = np.moveaxis(staged, part.axis, 0)[first : first + CHUNK_ROWS]
-        np.moveaxis(to, part.axis, 0)[position - base :] = 0
-
-
-def _arrays(wanted: Sequence[tuple[tuple[int, ...], str]]) -> Iterator[Host]:
-    """Arrays of shapes and dtypes out of one allocation, which is large enough for huge pages: memory comes page by
-    page when it is first written, which takes several times as long with small ones."""
-    sizes = [math.prod(shape) * np.dtype(dtype).itemsize for shape, dtype in wanted]
-    places = [0, *itertools.accumulate(-(-size // ALIGNED) * ALIGNED for size in sizes)]
-    room = np.empty(places[-1], np.uint8)
-    for at, size, (shape, dtype) in zip(places, sizes, wanted, strict=False):
-        yield room[at : at + size].view(dtype).reshape(shape)
-
-
-def _runs(places: npt.NDArray[np.intp]) -> Iterator[tuple[int, int, int]]:
-    """Places in a row as (number of the first, its place, how many)."""
-    cuts = [0, *(np.flatnonzero(np.diff(places) != 1) + 1).tolist(), len(places)]
-    for at, end in itertools.pairwise(cuts):
-        yield at, int(places[at]), end - at
-
-
-def put_state(pool: DevicePool, slot: int, position: int, layers: tuple[dict[str, Host], ...]) -> None:
-    """The reverse of :func:`take_state`. Rows that the copy has not are left as they are."""
-    base = position // CHUNK_ROWS * CHUNK_ROWS
-    for number, layer in enumerate(layers):
-        for part in state_parts(pool.config):
-            target = pool.state[part.name][number, slot]
-            values = layer[part.name]
-            if part.axis is not None:
-                whole = np.zeros(part.shape, part.dtype)
-                places = conv_window(position)
-                if part.name != "conv":
-                    places = np.arange(base, base + CHUNK_ROWS, dtype=np.intp) % RING_ROWS
-                np.moveaxis(whole, part.axis, 0)[places] = np.moveaxis(values, part.axis, 0)
-                values = whole
-            pool.device.upload(target, np.ascontiguousarray(values))
+        states = sum(values.nbytes for values in self._states.values())
+        return states + sum(values.nbytes for pair in self._kv for values in pair)
 
 
 def download_kv(
@@ -186,27 +134,54 @@ def upload_kv(
     for layer, pair in enumerate(kv):
         for name, rows in zip(("keys", "values"), pair, strict=True):
             for at in range(0, len(rows), BLOCK_ROWS):
-                block = np.zeros((BLOCK_ROWS, *rows.shape[1:]), np.uint16)
-                part = rows[at : at + BLOCK_ROWS]
-                block[: len(part)] = part
                 target = pool.kv[name][layer, table[(first + at) // BLOCK_ROWS]]
-                pool.device.upload(target, rows_block(block, values=name == "values"))
+                pool.device.upload(target, _tiles(rows[at : at + BLOCK_ROWS], name))
+
+
+def _tiles(rows: Host, name: str) -> Host:
+    """A block's tiles of up to 64 rows."""
+    block = np.zeros((BLOCK_ROWS, *rows.shape[1:]), np.uint16)
+    block[: len(rows)] = rows
+    return rows_block(block, values=name == "values")
+
+
+def _blank(part: PackedPart, values: Host, position: int) -> None:
+    """Zeros in the place of rows that are not there; ``values`` [layers, …] of a copy."""
+    base = position // CHUNK_ROWS * CHUNK_ROWS
+    if part.name == "s":
+        if not base:
+            values[...] = 0
+    elif part.name == "conv":
+        values[:, : max(CONV_TAPS - position, 0)] = 0
+    else:
+        values[:, :, position - base :] = 0
 
 
 class DeviceCopies:
     """:class:`luce.engines.qwen35.stored_states.Copies` of a device's pool."""
 
-    def __init__(self, pool: DevicePool, commit: Callable[[DeviceSlot, int], None]) -> None:
-        """``commit(slot, position)``: see :meth:`commit`."""
-        self._pool, self._commit = pool, commit
-        self._parts = state_parts(pool.config)
-        self._num_layers = int(pool.state["s"].shape[0])
-        staged = {part.name: ((self._num_layers, *_staged_shape(part)), part.dtype) for part in self._parts}
-        staged |= {
-            name: ((int(array.shape[0]), *map(int, array.shape[2:])), "uint16")
-            for name, array in pool.kv.items()
-        }
-        self._staging = Staging(pool.device, staged)
+    def __init__(
+        self,
+        pool: DevicePool,
+        commit: Callable[[DeviceSlot, int], None],
+        arrays: dict[str, Array] | None = None,
+    ) -> None:
+        """Args:
+        commit: ``commit(slot, position)``, see :meth:`commit`.
+        arrays: those of :func:`copy_arrays` by name; None: made when they are needed, for one copy at a time.
+        """
+        self._pool, self._commit, self._device = pool, commit, pool.device
+        self._arrays = arrays
+        self._parts = packed_parts(pool.config)
+        self._states = self._parts[:-2]
+        self._pieces = PackedPieces(pool)
+        self._stream = pool.device.stream()
+        """Of the bus."""
+        self._used: dict[int, Event] = {}
+        """Behind what was last done with a packed state on the device, by its place."""
+        self._next = 0
+        sizes = {"packed": packed_bytes(pool.config), "pieces": piece_bytes(pool.config)}
+        self._staging = Staging(pool.device, {name: ((size,), "uint8") for name, size in sizes.items()})
 
     def prepare(self) -> None:
         """Take the memory that copies need on their way."""
@@ -225,61 +200,112 @@ class DeviceCopies:
         pool, position = self._pool, slot.start
         assert slot.base == position // CHUNK_ROWS * CHUNK_ROWS and 0 <= first <= position
         blocks = slot.table[first // BLOCK_ROWS : -(-position // BLOCK_ROWS)]
-        few = len(blocks) <= 1
+        block = blocks[0] if len(blocks) == 1 else None
         config = pool.config
-        shape = (position - first, config.kv_heads, config.head_dim)
-        kept = [(_kept_shape(part), part.dtype) for part in self._parts]
-        made = _arrays(
-            [*kept * self._num_layers, *[(shape, "uint16")] * (2 * sum(config.full_attention) * few)]
-        )
-        layers = tuple({part.name: next(made) for part in self._parts} for _ in range(self._num_layers))
-        kv = (
-            tuple((next(made), next(made)) for _ in range(sum(config.full_attention)))
-            if few
-            else download_kv(pool, slot.table, first, position)
-        )
+        # One allocation, which is large enough for huge pages: memory comes page by page when it is first written,
+        # which takes several times as long with small ones.
+        room = np.empty(self._parts[-2].offset, np.uint8)
+        states = {part.name: part.of(room) for part in self._states}
+        if len(blocks) > 1:
+            kv = download_kv(pool, slot.table, first, position)
+        else:
+            shape = (sum(config.full_attention), position - first, config.kv_heads, config.head_dim)
+            keys, values = np.empty(shape, np.uint16), np.empty(shape, np.uint16)
+            kv = tuple(zip(keys, values, strict=True))
 
-        def launches(buffer: dict[str, Host]) -> Iterator[tuple[Host, Array]]:
-            window = conv_window(position)
-            for part in self._parts:
-                for layer in range(self._num_layers):
-                    place, array = buffer[part.name][layer], pool.state[part.name][layer, slot.index]
-                    if part.name != "conv":
-                        yield place, array
-                        continue
-                    for at, low, count in _runs(window):
-                        yield place[at : at + count], array[low : low + count]
-            if few and blocks:
-                for name, all_blocks in pool.kv.items():
-                    for layer in range(len(kv)):
-                        yield buffer[name][layer], all_blocks[layer, blocks[0]]
+        def launch(buffer: Buffer) -> Event:
+            place, packed, pieces = self._place()
+            count = self._pieces.fill(buffer["pieces"], slot.index, position, block, packing=True)
+            self._device.upload(pieces, buffer["pieces"])
+            self._pieces.launch(pieces, count, packed, packing=True)
+            ready, ended = self._device.event(), self._device.event()
+            ready.record()
+            with self._device.using(self._stream):
+                ready.wait()
+                self._device.download(buffer["packed"], packed)
+                ended.record()
+            self._used[place] = ended
+            return ended
 
-        def finish(buffer: dict[str, Host], number: int, count: int) -> None:
-            for layer in range(number, self._num_layers, count):
-                for part in self._parts:
-                    to = layers[layer][part.name]
-                    _fill(part, to, buffer[part.name][layer], position)
-                    to.setflags(write=False)
-            for layer in range(number, len(kv), count):
-                for name, to in zip(("keys", "values"), kv[layer], strict=True):
-                    if few and blocks:
-                        rows = block_rows(buffer[name][layer], config.head_dim, values=name == "values")
-                        skipped = first % BLOCK_ROWS
-                        to[...] = rows[skipped : skipped + len(to)]
-                    to.setflags(write=False)
+        def finish(buffer: Buffer, number: int, count: int) -> None:
+            for part in self._states:
+                some = _share(part.shape[0], number, count)
+                to = states[part.name][some]
+                to[...] = part.of(buffer["packed"])[some]
+                _blank(part, to, position)
+            if block is None:
+                return
+            skipped = first % BLOCK_ROWS
+            for part, column in zip(self._parts[-2:], range(2), strict=True):
+                tiles = part.of(buffer["packed"])
+                for layer in range(number, len(kv), count):
+                    rows = block_rows(tiles[layer], config.head_dim, values=part.name == "values")
+                    kv[layer][column][...] = rows[skipped : skipped + position - first]
 
         return DeviceSnapshot(
             position,
             first,
             content_digest(slot.ids[:position], slot.positions(0, position)),
-            layers,
+            states,
             kv,
-            self._staging.copy(launches, finish),
+            self._staging.bring(launch, finish),
         )
 
     def put(self, slot: Slot, snapshot: DeviceSnapshot, table: tuple[int, ...]) -> None:
+        """The copies are launched when it returns. Rows that the copy has not are left as they are."""
         assert isinstance(slot, DeviceSlot)
-        position = snapshot.position
-        put_state(self._pool, slot.index, position, snapshot.layers)
-        upload_kv(self._pool, table, snapshot.first, snapshot.kv)
+        position, first, states, kv = snapshot.position, snapshot.first, snapshot.states, snapshot.kv
+        blocks = table[first // BLOCK_ROWS : -(-position // BLOCK_ROWS)]
+        block = blocks[0] if len(blocks) == 1 and first % BLOCK_ROWS == 0 else None
+
+        def fill(buffer: Buffer, number: int, count: int) -> None:
+            for part in self._states:
+                some = _share(part.shape[0], number, count)
+                part.of(buffer["packed"])[some] = states[part.name][some]
+            if block is None:
+                return
+            for part, column in zip(self._parts[-2:], range(2), strict=True):
+                tiles = part.of(buffer["packed"])
+                for layer in range(number, len(kv), count):
+                    tiles[layer] = _tiles(kv[layer][column], part.name)
+
+        def launch(buffer: Buffer) -> Event:
+            place, packed, pieces = self._place(self._stream)
+            count = self._pieces.fill(buffer["pieces"], slot.index, position, block, packing=False)
+            there, ended = self._device.event(), self._device.event()
+            with self._device.using(self._stream):
+                self._device.upload(packed, buffer["packed"])
+                self._device.upload(pieces, buffer["pieces"])
+                there.record()
+            there.wait()
+            self._pieces.launch(pieces, count, packed, packing=False)
+            ended.record()
+            self._used[place] = ended
+            return ended
+
+        self._staging.send(fill, launch)
+        if block is None:
+            upload_kv(self._pool, table, first, kv)
         slot.advance(position, position, position // CHUNK_ROWS * CHUNK_ROWS, table)
+
+    def _place(self, stream: Any = None) -> tuple[int, Array, Array]:
+        """Room for a packed state on the device and its pieces, and its number. ``stream``, by default the steps',
+        waits until it is free."""
+        if self._arrays is None:
+            specs = copy_arrays(self._pool.config, 1)
+            self._arrays = {spec.name: self._device.passing(spec.shape, spec.dtype) for spec in specs}
+        packed, pieces = self._arrays["packed states"], self._arrays["pieces"]
+        place = self._next
+        self._next = (place + 1) % len(packed)
+        if (used := self._used.get(place)) is not None:
+            if stream is None:
+                used.wait()
+            else:
+                with self._device.using(stream):
+                    used.wait()
+        return place, packed[place], pieces[place]
+
+
+def _share(layers: int, number: int, count: int) -> slice:
+    """Layers in a row that part ``number`` of ``count`` sees to."""
+    return slice(layers * number // count, layers * (number + 1) // count)

@@ -30,12 +30,23 @@ from luce.engines.qwen35.device.waiter import Waiter
 from luce.engines.qwen35.slots import Slot
 from luce.engines.qwen35.vision import VisionTower
 from luce.engines.qwen35.weights import Qwen35Weights, VisionWeights
-from luce.engines.seam import Capabilities, PatchImage, SlotSpec, StepPlan, WorkKind
+from luce.engines.seam import (
+    Capabilities,
+    PatchImage,
+    SegmentKind,
+    SlotSpec,
+    SlotWork,
+    StepPlan,
+    WorkKind,
+    WorkOutcome,
+)
 from luce.errors import RequestError
 
 __all__ = ["DeviceEngine"]
 
 F32 = npt.NDArray[np.float32]
+_FILLS = (WorkKind.RESTORE, WorkKind.ADOPT)
+"""Work that fills a slot."""
 T = TypeVar("T")
 
 
@@ -47,7 +58,7 @@ class DeviceEngine(CommandEngine):
         config, weights: the model; matrices may be deferred tensors (:mod:`.deferred`), which are read one by one.
         sizes: see there.
         tiled: DeltaNet output matrices take value heads in a GGUF's order (:func:`.loading.tiled_output`).
-        encoder: another device, on which pictures are encoded while steps run; None: ``device``, between steps.
+        encoder: another device, on which pictures are encoded while steps run; None: ``device``, among steps.
 
     Raises:
         DeviceError: a kernel does not compile, or there is not enough memory.
@@ -105,6 +116,8 @@ class DeviceEngine(CommandEngine):
             snapshots=True,
         )
         super().__init__(capabilities, ids)
+        self._answering = True
+        """Does the step that was launched last hold rows of answers?"""
         self._in_flight: deque[DeviceTicket] = deque()
         """Launched steps whose results the engine thread has not noted."""
         self._waiter = Waiter(self._runner.results)
@@ -122,6 +135,11 @@ class DeviceEngine(CommandEngine):
         if self._vision is None:
             raise RequestError("this model takes no images", field="messages")
         return self._vision(image)
+
+    def launch(self, plan: StepPlan) -> StepTicket:
+        ticket = super().launch(plan)
+        self._answering = any(segment.kind is SegmentKind.DECODE for segment in plan.segments)
+        return ticket
 
     def shutdown(self) -> None:
         if not self._fds:
@@ -174,19 +192,24 @@ class DeviceEngine(CommandEngine):
     def _tower(
         self, config: VisionConfig, weights: VisionWeights, max_patches: int, encoder: Device | None
     ) -> Callable[[PatchImage], F32]:
-        """Encodes a picture: between steps, in slices, on a stream of its own, on another device, or on the CPU."""
+        """Encodes a picture: in slices among the steps, on another device, or on the CPU."""
         if not max_patches:
             return VisionTower(config, weights)
         if encoder is not None and encoder is not self.device:
             return DeviceVision(encoder, config, weights, max_patches)
         tower = DeviceVision(
-            self.device, config, weights, max_patches, Slices(self.device, self._between_steps).run
+            self.device, config, weights, max_patches, Slices(self.device, self._among_steps).run
         )
         self._encoding = tower.stream
         return tower
 
-    def _between_steps(self, launch: Callable[[], None]) -> None:
-        """Launch on the encoder's stream, behind the steps before and ahead of those that come."""
+    def _among_steps(self, launch: Callable[[], None]) -> bool:
+        """Launch on the encoder's stream, behind the steps before and ahead of those that come, so that each of these
+        takes as long as alone; beside them where they hold prompts alone."""
+        if not self._answering:
+            with self.device.using(self._encoding):
+                launch()
+            return False
 
         def command() -> None:
             before, behind = self.device.event(), self.device.event()
@@ -198,6 +221,7 @@ class DeviceEngine(CommandEngine):
             behind.wait()
 
         self._on_thread(command)
+        return True
 
     # -- the engine thread ----------------------------------------------------------------------------------------
 
@@ -229,19 +253,30 @@ class DeviceEngine(CommandEngine):
             before.record()
             self.pool.take_back(plan.freed_blocks)
             self.pool.give_out(plan.fresh_blocks)
-            if plan.work:
-                self._settle()
-                ticket.work = tuple(runner.stored.run(item, self._slots) for item in plan.work)
-                for item, outcome in zip(plan.work, ticket.work, strict=True):
-                    if item.kind is WorkKind.RESTORE and outcome.error is None:
-                        self._upload_history(self._slots[item.slot], item.position)
+            running = {segment.slot for segment in plan.segments}
+            behind_rows = {
+                at for at, item in enumerate(plan.work) if item.kind in _FILLS and item.slot not in running
+            }
+            done = {at: self._move(item) for at, item in enumerate(plan.work) if at not in behind_rows}
             runner.segments(ticket, self._slots)
+            # The host's part of these is done while the device computes the rows.
+            done |= {at: self._move(plan.work[at]) for at in sorted(behind_rows)}
+            ticket.work = tuple(done[at] for at in range(len(plan.work)))
             behind.record()
             ticket.events = before, behind
         except Exception as error:
             self._failed(ticket, error)
         self._in_flight.append(ticket)
         self._waiter.put(ticket)
+
+    def _move(self, item: SlotWork) -> WorkOutcome:
+        """Copy a state out of a slot or into one."""
+        if item.kind not in _FILLS:
+            self._settle()  # what is stored holds the tokens so far, and is that of a slot that has not failed
+        outcome = self._runner.stored.run(item, self._slots)
+        if item.kind is WorkKind.RESTORE and outcome.error is None:
+            self._upload_history(self._slots[item.slot], item.position)
+        return outcome
 
     def _note_finished(self) -> None:
         """Note the tokens of the steps that have been read back."""

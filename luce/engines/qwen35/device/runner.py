@@ -109,16 +109,20 @@ class Runner:
         chunk_ring: DescriptorRing,
         results: ResultRing,
         draws: DrawFiller,
+        copies: dict[str, Array] | None = None,
         *,
         eager: bool = False,
     ) -> None:
-        """``eager``: no graphs."""
+        """Args:
+        copies: as :class:`DeviceCopies` takes arrays.
+        eager: no graphs.
+        """
         self.program, self.pool = program, pool
         self.device = program.device
         self.results = results
         self._rings = (chunk_ring, step_ring)
         self._draws = draws
-        self._copies = DeviceCopies(pool, self.commit)
+        self._copies = DeviceCopies(pool, self.commit, copies)
         self.stored = StoredStates(pool, pool.block_size, self._copies)
         self._eager = eager
         self._graphs: dict[tuple[int, ...], Graph | None] = {}

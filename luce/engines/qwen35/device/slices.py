@@ -3,6 +3,9 @@
 Kernels of two streams take turns on the device as they come, and every kernel of a step would wait for one of the
 tower's. So a slice runs behind the steps that are launched before it, and those launched after it run behind the slice:
 streams pause for a step and a slice at most. A slice has as many parts as measured times put into its time.
+
+While steps hold prompts alone nobody's stream waits for them, and slices run beside them: else the pictures of requests
+that came together would be encoded one by one between their whole prompts.
 """
 
 from __future__ import annotations
@@ -19,9 +22,9 @@ SLICE_SECONDS = 0.008
 NEW = 0.5
 """Weight of a measurement against all before it."""
 
-InOrder = Callable[[Callable[[], None]], None]
-"""Runs launches behind the steps launched before and before those that are launched later; returns when they are
-launched."""
+InOrder = Callable[[Callable[[], None]], bool]
+"""Runs launches behind the steps launched before and before those that are launched later, or beside them where nobody
+minds; returns when they are launched. True: between steps, so that nothing else runs meanwhile."""
 
 
 Run = Callable[[Callable[[int], None], int, int], None]
@@ -55,19 +58,22 @@ class Slices:
         while done < parts:
             stop = min(done + self._parts(size), parts)
             begun, ended = self._device.event(), self._device.event()
-            self._in_order(partial(_slice, launch, range(done, stop), begun, ended))
+            alone = self._in_order(partial(_slice, launch, range(done, stop), begun, ended))
             if stop < parts:
-                self._measure(begun, ended, (stop - done) * size)
+                self._measure(begun, ended, (stop - done) * size, alone=alone)
             done = stop
 
     def _parts(self, size: int) -> int:
         return 1 if self._rate is None else max(1, int(self._seconds / (self._rate * size)))
 
-    def _measure(self, begun: Event, ended: Event, work: int) -> None:
-        """Wait for a slice."""
+    def _measure(self, begun: Event, ended: Event, work: int, *, alone: bool) -> None:
+        """Wait for a slice. One that was not ``alone`` tells at most how long its parts take."""
         ended.synchronize()
-        rate = max(ended.seconds_since(begun), 1e-9) / work
-        self._rate = rate if self._rate is None else self._rate + NEW * (rate - self._rate)
+        rate, known = max(ended.seconds_since(begun), 1e-9) / work, self._rate
+        if known is None:
+            self._rate = rate
+        else:
+            self._rate = known + NEW * ((rate if alone else min(rate, known)) - known)
 
 
 def _slice(launch: Callable[[int], None], parts: range, begun: Event, ended: Event) -> None:
