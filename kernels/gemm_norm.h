@@ -5,10 +5,11 @@
 #include "activation.h"
 #include "norm.h"
 
-// Waits for the grid before. Rows f32 [rows][width], their depth 256 records; NORM: pieces of a warp. Of the normed values those of `count`
+// `wait`: until the rows are there. Rows f32 [rows][width], their depth 256 records; NORM: pieces of a warp. Of the normed values those of `count`
 // records from `first` are kept, as activations of `depth`.
-DEVICE void norm_activations(const f32* x, const f32* scale, f32 eps, i32 width, i32 rows, i32 records, i32 first, i32 count, i32 depth, u8* xs,
-                             f32* room) {
+template <class Wait>
+DEVICE void norm_activations(const Wait& wait, const f32* x, const f32* scale, f32 eps, i32 width, i32 rows, i32 records, i32 first, i32 count,
+                             i32 depth, u8* xs, f32* room) {
   const i32 pieces = rows * records;
   const u32 divisor = 0xffffffffu / (u32)records + 1;  // one record: 0, and the product with it is wrong
   auto place = [&](i32 i, i32& row, i32& part, i32& k) {
@@ -23,7 +24,7 @@ DEVICE void norm_activations(const f32* x, const f32* scale, f32 eps, i32 width,
   UNROLL
   for (i32 i = 0; i < NORM; i++)
     if (place(i, row, part, k) && k < width) load8(scale + k, factor[i]);  // constants: before the wait
-  pdl_wait();
+  wait();
   UNROLL
   for (i32 i = 0; i < NORM; i++)
     if (place(i, row, part, k) && k < width) load8(x + (i64)row * width + k, v[i]);

@@ -1,0 +1,253 @@
+"""Products of a step that follow one another in one launch (kernels/gemm_chain.cu): what each reads waits for the one before,
+its weights do not."""
+
+from __future__ import annotations
+
+import enum
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import attrs
+import numpy as np
+
+from luce.compute.activations import padded_depth
+from luce.compute.device import Device
+from luce.compute.gemm import Epilogue, GemmScratch, WeightMatrix
+from luce.compute.gemm_cluster_plan import (
+    CHUNK_DEPTH,
+    TABLE_BYTES,
+    partial_floats,
+    stage_bytes,
+    window_chunks,
+)
+from luce.compute.packing import ROW_BLOCK
+
+__all__ = ["ChainForm", "ChainPlan", "Gates", "Link", "LinkShape", "Source", "launch_chain", "plan_chain"]
+
+MOST_LINKS = 6
+MOST_DEPTH_NORMED = 8192
+_WITH_MINIMA = ("Q4_K", "Q5_K")
+_LINK_BYTES = 128
+"""Of shared memory: struct Operation."""
+
+
+class Source(enum.Enum):
+    """What a product reads."""
+
+    SUMMED = 0
+    """Activations in the step layout with sums of 32."""
+    BARE = 1
+    """The same without sums (as SWIGLU leaves it)."""
+    NORM = 2
+    """f32 rows, whose RMS norm every CTA makes for itself."""
+    SAME = 3
+    """What the one before read; it does not wait for that one."""
+
+
+@attrs.frozen(eq=False)
+class Gates:
+    """A small float32 product of what the last link reads."""
+
+    weights: Any
+    """f32 [rows, padded depth]."""
+    rows: int
+    to: Any
+    """f32 [>= rows of x, stride]."""
+    stride: int
+
+
+@attrs.frozen(eq=False)
+class Link:
+    """One product of a chain."""
+
+    matrix: WeightMatrix
+    x: Any
+    source: Source
+    to: Any
+    epilogue: Epilogue
+    stride: int | None = None
+    """Floats from one row of ``to`` to the next; N when None."""
+    scale: Any = None
+    """NORM: f32 [depth], the factors."""
+    gates: Gates | None = None
+
+    @property
+    def shape(self) -> LinkShape:
+        return LinkShape(self.matrix.rows, self.matrix.depth, self.source)
+
+
+@attrs.frozen
+class LinkShape:
+    out: int
+    depth: int
+    source: Source
+
+    @property
+    def chunks(self) -> int:
+        return -(-self.depth // CHUNK_DEPTH)
+
+
+@attrs.frozen
+class ChainForm:
+    """How a chain may be launched; no choice changes a bit."""
+
+    warps: int
+    """Of a CTA, that multiply."""
+    stages: int
+    """Of a warp's ring."""
+    blocks: int = 1
+    """Row-blocks of a group, which a warp multiplies together: 1 or 2."""
+    cluster: int = 1
+    """CTAs that share K."""
+    slices: tuple[int, ...] = ()
+    """Chunks of a cluster for each link; 0, or none: all."""
+    mergers: int = 1
+    slots: int = 0
+    """Groups whose partial sums can be on the way to a CTA; 0: as many as its warps can fill."""
+    table: int = 0
+    """Of eight bytes of codes, how many are looked up in a table in shared memory (IQ4_XS)."""
+
+
+@attrs.frozen
+class ChainPlan:
+    form: ChainForm
+    grid: int
+    slices: tuple[int, ...]
+    slots: int
+    norm: int
+    """Pieces of 256 values whose norm a warp makes."""
+    x_bytes: int
+    gate_bytes: int
+    shared: int
+    parts: int
+    """Floats of scratch for slices."""
+    counts: int
+    """Counters of scratch."""
+
+    @property
+    def all_warps(self) -> int:
+        return self.form.warps + self.form.mergers + (self.gate_bytes > 0)
+
+
+@functools.cache
+def fit_chain(
+    name: str, links: tuple[LinkShape, ...], rows: int, grid: int, shared_limit: int, gate_depth: int, form: ChainForm
+) -> ChainPlan | None:
+    """The launch in this form; None where it does not fit."""
+    cluster, blocks = form.cluster, form.blocks
+    wanted = form.slices or (0,) * len(links)
+    slices = tuple(min(size or link.chunks, link.chunks) for size, link in zip(wanted, links, strict=True))
+    windows = [window_chunks(link.chunks, size, cluster) for link, size in zip(links, slices, strict=True)]
+    held = [min(window * CHUNK_DEPTH, padded_depth(link.depth)) for window, link in zip(windows, links, strict=True)]
+    if any(
+        link.source is Source.SAME and (size < link.chunks or link.depth != links[at - 1].depth)
+        for at, (link, size) in enumerate(zip(links, slices, strict=True))
+    ):
+        return None
+    x_bytes = max(held) * rows * 2
+    gate_bytes = padded_depth(gate_depth) * 4 if gate_depth else 0
+    if gate_depth and held[-1] < padded_depth(gate_depth):
+        return None
+    slots = form.slots or -(-(form.warps * cluster // min(slices) + 2) // cluster) + 1
+    all_warps = form.warps + form.mergers + (gate_bytes > 0)
+    normed = [padded_depth(link.depth) // 256 for link in links if link.source is Source.NORM]
+    if max(normed, default=0) > 32:
+        return None
+    norm = max((-(-rows * records // all_warps) for records in normed), default=0)
+    partial = partial_floats(rows) * blocks * 4
+    shared = (
+        (TABLE_BYTES if form.table else 0)
+        + form.warps * form.stages * stage_bytes(name, blocks)
+        + x_bytes
+        + (x_bytes // 16 if name in _WITH_MINIMA else 0)
+        + gate_bytes
+        + slots * max(slices) * partial
+        + (rows * 128 if norm else 0)
+        + len(links) * _LINK_BYTES
+        + (form.warps * form.stages + slots + 2) * 8
+        + cluster * slots * 4
+    )
+    if shared > shared_limit or all_warps > 32:
+        return None
+    groups = [-(-link.out // (ROW_BLOCK * blocks)) if size < link.chunks else 0 for link, size in zip(links, slices, strict=True)]
+    parts = [count * link.chunks * partial // 4 for count, link in zip(groups, links, strict=True)]
+    return ChainPlan(
+        form, grid // cluster * cluster, slices, slots, norm, x_bytes, gate_bytes, shared, max(parts), len(links) + max(groups)
+    )
+
+
+def plan_chain(
+    name: str, links: tuple[LinkShape, ...], rows: int, multiprocessors: int, shared_limit: int, gate_depth: int
+) -> ChainPlan | None:
+    """The launch for matrices in records of format ``name`` and a bucket of ``rows`` rows; None where none fits.
+
+    Args:
+        gate_depth: of a small product beside the last link; 0 without.
+    """
+    for form in _forms(name, links, rows):
+        plan = fit_chain(name, links, rows, multiprocessors, shared_limit, gate_depth, form)
+        if plan is not None:
+            return plan
+    return None
+
+
+def _forms(name: str, links: tuple[LinkShape, ...], rows: int) -> list[ChainForm]:
+    return [ChainForm(20, stages) for stages in (3, 2)]
+
+
+def launch_chain(
+    device: Device, links: Sequence[Link], rows: int, valid: int, eps: float, scratch: GemmScratch, plan: ChainPlan
+) -> None:
+    """Launch the products of a bucket of rows.
+
+    Args:
+        links: of one format.
+        rows: the bucket. Activations are in the step layout of this height.
+        valid: rows that are written.
+        eps: of the norms.
+    """
+    form = plan.form
+    defines: dict[str, int | str] = {
+        "FORMAT": f"FORMAT_{links[0].matrix.format}",
+        "ROWS": rows,
+        "WARPS": form.warps,
+        "MERGERS": form.mergers,
+        "GATES": int(plan.gate_bytes > 0),
+        "BLOCKS": form.blocks,
+        "CLUSTER": form.cluster,
+        "STAGES": form.stages,
+        "SLOTS": plan.slots,
+        "OPERATIONS": len(links),
+        "NORM": plan.norm,
+    }
+    if form.table:
+        defines["TABLE"] = form.table
+    if device.arch == "host":
+        defines["TOGETHER"] = plan.grid
+    normed = [link.matrix.depth for link in links if link.source is Source.NORM]
+    arguments = [
+        *(scratch.counts, scratch.parts, np.int32(valid), np.int32(plan.x_bytes), np.int32(plan.gate_bytes)),
+        *(np.int32(max(plan.slices)), np.int32(max(normed, default=0)), np.float32(eps)),
+    ]
+    for link, size in zip(links, plan.slices, strict=True):
+        arguments += _operation(link, size)
+    device.kernel("gemm_chain.cu", "gemm_chain", defines)(
+        (plan.grid, 1, 1), plan.all_warps * 32, arguments, shared=plan.shared, early=True
+    )
+
+
+def _operation(link: Link, size: int) -> list[Any]:
+    matrix, gates = link.matrix, link.gates
+    stride = matrix.rows if link.stride is None else link.stride
+    if link.epilogue is Epilogue.SWIGLU:
+        stride = padded_depth(matrix.rows // 2)
+    return [
+        *(matrix.records, link.x, link.to, link.scale),
+        *((None, None) if gates is None else (gates.weights, gates.to)),
+        np.int32(-(-matrix.rows // ROW_BLOCK)),
+        np.int32(padded_depth(matrix.depth) // 256),
+        *(np.int32(matrix.rows), np.int32(stride), np.int32(size)),
+        *(np.int32(link.epilogue.value), np.int32(link.source.value)),
+        *(np.int32(0 if gates is None else gates.rows), np.int32(0 if gates is None else gates.stride)),
+    ]
