@@ -43,6 +43,7 @@
 #define SOURCE_BARE 1       // x: activations without those
 #define SOURCE_NORM 2       // x: f32 rows whose RMS norm is multiplied
 #define SOURCE_SAME 3       // the activations of the operation before, and no wait for it
+#define SOURCE_ROWS 4       // the same, which one CTA a row makes for all
 #ifndef NORM
 #define NORM 0              // pieces of 256 values a warp whose norm it makes
 #endif
@@ -94,11 +95,11 @@ DEVICE void copy_in(u8* to, const u8* from, i32 bytes) {
   for (i32 at = thread() * 16; at < bytes; at += block_threads() * 16) *(u32x4*)(to + at) = *(const u32x4*)(from + at);
 }
 
-// counts: OPERATIONS, then one for each group of a sliced operation, zero before and after; parts: scratch for slices. Of the first
-// `rows` rows of x something is written. x_bytes: of activations in shared memory; gate_bytes: of a row of the gates, which the last
+// counts: twice OPERATIONS, then one for each group of a sliced operation, zero before and after; parts: scratch for slices. Of the first
+// `rows` rows of x something is written. normed: room for the activations of SOURCE_ROWS. x_bytes: of activations in shared memory; gate_bytes: of a row of the gates, which the last
 // operation alone may have; slices: the most chunks of one; hidden: width of a norm.
 LUCE_KERNEL_CLUSTER(gemm_chain, ALL_WARPS * WARP, 1, CLUSTER)
-(u32* counts, f32* parts, i32 rows, i32 x_bytes, i32 gate_bytes, i32 slices, i32 hidden, f32 eps, OPERATION(0)
+(u32* counts, f32* parts, u8* normed, i32 rows, i32 x_bytes, i32 gate_bytes, i32 slices, i32 hidden, f32 eps, OPERATION(0)
 #if OPERATIONS > 1
  , OPERATION(1)
 #endif
@@ -290,30 +291,47 @@ LUCE_KERNEL_CLUSTER(gemm_chain, ALL_WARPS * WARP, 1, CLUSTER)
     [[maybe_unused]] const i32 depth = op.records * RECORD_DEPTH;
     const i32 first_unit = o ? ops[o - 1].units_end : 0;
     if (op.source != SOURCE_SAME) {
-      auto before = [&] {  // what this operation reads is there
-        if (o == 0) {
-          pdl_wait();
-          return;
-        }
+      auto await_all = [&](const u32* count, u32 arrivals) {
         if (warp == WARPS && lane == 0) {
-          grid_wait(counts + o, (u32)(grid_x() * (ALL_WARPS - WARPS)));
+          grid_wait(count, arrivals);
           bar_arrive(go);
         }
         bar_wait(go, go_phase);
         go_phase ^= 1;
       };
+      auto before = [&] {  // what this operation reads is there
+        if (o == 0) {
+          pdl_wait();
+          return;
+        }
+        await_all(counts + o, (u32)(grid_x() * (ALL_WARPS - WARPS)));
+      };
       const i32 first = op.from_chunk + op.first_chunk, held = min_(op.width * 4, op.records - first * 4);
-      if (op.source == SOURCE_NORM) {
 #if NORM
-        norm_activations(before, (const f32*)op.x, op.scale, eps, hidden, rows, op.records, first * 4, held, x_bytes / (2 * ROWS), xs, room);
+      if (op.source == SOURCE_NORM)
+        norm_activations(before, (const f32*)op.x, op.scale, eps, hidden, rows, op.records, first * 4, held,
+                         {(u16*)xs, ROWS, 0, x_bytes / (2 * ROWS)}, 0, room);
 #endif
-      } else {
+      const u8* from = op.x;
+      if (op.source == SOURCE_ROWS) {
+        from = normed;
         before();
+#if NORM
+        NO_UNROLL
+        for (i32 row = block_x(); row < rows; row += grid_x())
+          norm_activations([] {}, (const f32*)op.x + (i64)row * hidden, op.scale, eps, hidden, 1, op.records, 0, op.records,
+                           {(u16*)normed, ROWS, 0, depth}, row, room);
+#endif
+        if (thread() == 0 && block_x() < rows) grid_arrive(counts + OPERATIONS + o);
+        await_all(counts + OPERATIONS + o, (u32)min_(rows, grid_x()));
+      }
+      if (op.source != SOURCE_NORM) {
+        if (op.source != SOURCE_ROWS) before();
         const i32 bytes = held * (RECORD_DEPTH * ROWS * 2);
-        copy_in(xs, op.x + (i64)first * (CHUNK_DEPTH * ROWS * 2), bytes);
+        copy_in(xs, from + (i64)first * (CHUNK_DEPTH * ROWS * 2), bytes);
 #if MINIMA
-        if (op.source == SOURCE_SUMMED) {
-          copy_in(sums, op.x + (i64)depth * ROWS * 2 + (i64)first * (CHUNK_DEPTH * ROWS / 8), bytes / 16);
+        if (op.source != SOURCE_BARE) {
+          copy_in(sums, from + (i64)depth * ROWS * 2 + (i64)first * (CHUNK_DEPTH * ROWS / 8), bytes / 16);
         } else {
           sync_block();
           make_sums(xs, (u16*)sums, held);
@@ -429,12 +447,12 @@ LUCE_KERNEL_CLUSTER(gemm_chain, ALL_WARPS * WARP, 1, CLUSTER)
           free_slot();
           sync_warp();
           u32 others = 0;
-          if (lane == 0) others = atomic_add_ordered(counts + OPERATIONS + group, (u32)op.chunks);
+          if (lane == 0) others = atomic_add_ordered(counts + 2 * OPERATIONS + group, (u32)op.chunks);
           if (shfl(others, 0) + (u32)op.chunks != (u32)op.all_chunks) continue;
           sync_warp();
           _Pragma("unroll 8")
           for (i32 chunk = 0; chunk < op.all_chunks; chunk++) take(mine + chunk * GROUP_PARTIAL);
-          if (lane == 0) counts[OPERATIONS + group] = 0;
+          if (lane == 0) counts[2 * OPERATIONS + group] = 0;
         } else {
           for (i32 chunk = 0; chunk < op.chunks; chunk++) take(from + chunk * GROUP_PARTIAL);
         }
@@ -507,7 +525,7 @@ LUCE_KERNEL_CLUSTER(gemm_chain, ALL_WARPS * WARP, 1, CLUSTER)
   sync_block();
   if (thread() == 0 && atomic_add_ordered(counts, 1u) == (u32)grid_x() - 1) {
     NO_UNROLL
-    for (i32 o = 0; o < OPERATIONS; o++) counts[o] = 0;
+    for (i32 o = 0; o < 2 * OPERATIONS; o++) counts[o] = 0;
   }
 #if CLUSTER > 1
   // Nobody leaves while others reach into its memory.

@@ -1,5 +1,5 @@
-"""Products of a step that follow one another in one launch (kernels/gemm_chain.cu): what each reads waits for the one before,
-its weights do not."""
+"""Products of a step that follow one another in one launch (kernels/gemm_chain.cu): what each reads waits for the one
+before, its weights do not."""
 
 from __future__ import annotations
 
@@ -43,6 +43,8 @@ class Source(enum.Enum):
     """f32 rows, whose RMS norm every CTA makes for itself."""
     SAME = 3
     """What the one before read; it does not wait for that one."""
+    ROWS = 4
+    """As NORM; one CTA a row makes it for all."""
 
 
 @attrs.frozen(eq=False)
@@ -132,14 +134,23 @@ class ChainPlan:
 
 @functools.cache
 def fit_chain(
-    name: str, links: tuple[LinkShape, ...], rows: int, grid: int, shared_limit: int, gate_depth: int, form: ChainForm
+    name: str,
+    links: tuple[LinkShape, ...],
+    rows: int,
+    grid: int,
+    shared_limit: int,
+    gate_depth: int,
+    form: ChainForm,
 ) -> ChainPlan | None:
     """The launch in this form; None where it does not fit."""
     cluster, blocks = form.cluster, form.blocks
     wanted = form.slices or (0,) * len(links)
     slices = tuple(min(size or link.chunks, link.chunks) for size, link in zip(wanted, links, strict=True))
     windows = [window_chunks(link.chunks, size, cluster) for link, size in zip(links, slices, strict=True)]
-    held = [min(window * CHUNK_DEPTH, padded_depth(link.depth)) for window, link in zip(windows, links, strict=True)]
+    held = [
+        min(window * CHUNK_DEPTH, padded_depth(link.depth))
+        for window, link in zip(windows, links, strict=True)
+    ]
     if any(
         link.source is Source.SAME and (size < link.chunks or link.depth != links[at - 1].depth)
         for at, (link, size) in enumerate(zip(links, slices, strict=True))
@@ -151,10 +162,14 @@ def fit_chain(
         return None
     slots = form.slots or -(-(form.warps * cluster // min(slices) + 2) // cluster) + 1
     all_warps = form.warps + form.mergers + (gate_bytes > 0)
-    normed = [padded_depth(link.depth) // 256 for link in links if link.source is Source.NORM]
-    if max(normed, default=0) > 32:
+    normed = [
+        (padded_depth(link.depth) // 256, rows if link.source is Source.NORM else 1)
+        for link in links
+        if link.source in (Source.NORM, Source.ROWS)
+    ]
+    if any(records > 32 for records, _ in normed):
         return None
-    norm = max((-(-rows * records // all_warps) for records in normed), default=0)
+    norm = max((-(-height * records // all_warps) for records, height in normed), default=0)
     partial = partial_floats(rows) * blocks * 4
     shared = (
         (TABLE_BYTES if form.table else 0)
@@ -170,15 +185,22 @@ def fit_chain(
     )
     if shared > shared_limit or all_warps > 32:
         return None
-    groups = [-(-link.out // (ROW_BLOCK * blocks)) if size < link.chunks else 0 for link, size in zip(links, slices, strict=True)]
+    groups = [
+        -(-link.out // (ROW_BLOCK * blocks)) if size < link.chunks else 0
+        for link, size in zip(links, slices, strict=True)
+    ]
     parts = [count * link.chunks * partial // 4 for count, link in zip(groups, links, strict=True)]
-    return ChainPlan(
-        form, grid // cluster * cluster, slices, slots, norm, x_bytes, gate_bytes, shared, max(parts), len(links) + max(groups)
-    )
+    sizes = norm, x_bytes, gate_bytes, shared, max(parts), 2 * len(links) + max(groups)
+    return ChainPlan(form, grid // cluster * cluster, slices, slots, *sizes)
 
 
 def plan_chain(
-    name: str, links: tuple[LinkShape, ...], rows: int, multiprocessors: int, shared_limit: int, gate_depth: int
+    name: str,
+    links: tuple[LinkShape, ...],
+    rows: int,
+    multiprocessors: int,
+    shared_limit: int,
+    gate_depth: int,
 ) -> ChainPlan | None:
     """The launch for matrices in records of format ``name`` and a bucket of ``rows`` rows; None where none fits.
 
@@ -197,7 +219,14 @@ def _forms(name: str, links: tuple[LinkShape, ...], rows: int) -> list[ChainForm
 
 
 def launch_chain(
-    device: Device, links: Sequence[Link], rows: int, valid: int, eps: float, scratch: GemmScratch, plan: ChainPlan
+    device: Device,
+    links: Sequence[Link],
+    rows: int,
+    valid: int,
+    eps: float,
+    scratch: GemmScratch,
+    plan: ChainPlan,
+    normed: Any = None,
 ) -> None:
     """Launch the products of a bucket of rows.
 
@@ -206,6 +235,7 @@ def launch_chain(
         rows: the bucket. Activations are in the step layout of this height.
         valid: rows that are written.
         eps: of the norms.
+        normed: room for the activations that ``Source.ROWS`` makes.
     """
     form = plan.form
     defines: dict[str, int | str] = {
@@ -225,10 +255,17 @@ def launch_chain(
         defines["TABLE"] = form.table
     if device.arch == "host":
         defines["TOGETHER"] = plan.grid
-    normed = [link.matrix.depth for link in links if link.source is Source.NORM]
+    widths = [link.matrix.depth for link in links if link.source in (Source.NORM, Source.ROWS)]
     arguments = [
-        *(scratch.counts, scratch.parts, np.int32(valid), np.int32(plan.x_bytes), np.int32(plan.gate_bytes)),
-        *(np.int32(max(plan.slices)), np.int32(max(normed, default=0)), np.float32(eps)),
+        *(
+            scratch.counts,
+            scratch.parts,
+            normed,
+            np.int32(valid),
+            np.int32(plan.x_bytes),
+            np.int32(plan.gate_bytes),
+        ),
+        *(np.int32(max(plan.slices)), np.int32(max(widths, default=0)), np.float32(eps)),
     ]
     for link, size in zip(links, plan.slices, strict=True):
         arguments += _operation(link, size)

@@ -34,6 +34,8 @@ class Layer:
     ffn: int = 2304
     inputs: int = 176
     gate_rows: int = 7
+    norm: Source = Source.NORM
+    with_gates: bool = True
     matrices: list[WeightMatrix] = attrs.field(init=False)
     scales: list[Any] = attrs.field(init=False)
     gates: SmallMatrix = attrs.field(init=False)
@@ -54,7 +56,9 @@ class Layer:
             matrix(48, self.hidden, 7),
         ]
         self.scales = [device.array(rng.uniform(0.5, 2, self.hidden).astype(np.float32)) for _ in range(2)]
-        self.gates = SmallMatrix("gates", (rng.standard_normal((self.gate_rows, self.hidden)).astype(np.float32),))
+        self.gates = SmallMatrix(
+            "gates", (rng.standard_normal((self.gate_rows, self.hidden)).astype(np.float32),)
+        )
         self.gates.upload(device)
 
     def start(self, seed: int = 0) -> dict[str, Any]:
@@ -73,13 +77,21 @@ class Layer:
     def links(self, at: dict[str, Any]) -> list[Link]:
         out, both, down, inputs, more = self.matrices
         stride = self.inputs + 48
-        gates = Gates(self.gates.data, self.gate_rows, at["gates"], 8)
+        gates = Gates(self.gates.data, self.gate_rows, at["gates"], 8) if self.with_gates else None
         return [
             Link(out, at["mixed"], Source.SUMMED, at["x"], Epilogue.ADD),
-            Link(both, at["x"], Source.NORM, at["middle"], Epilogue.SWIGLU, scale=self.scales[0]),
+            Link(both, at["x"], self.norm, at["middle"], Epilogue.SWIGLU, scale=self.scales[0]),
             Link(down, at["middle"], Source.BARE, at["x"], Epilogue.ADD),
-            Link(inputs, at["x"], Source.NORM, at["inputs"], Epilogue.STORE, stride, self.scales[1]),
-            Link(more, at["x"], Source.SAME, at["inputs"].reshape(-1)[self.inputs :], Epilogue.STORE, stride, gates=gates),
+            Link(inputs, at["x"], self.norm, at["inputs"], Epilogue.STORE, stride, self.scales[1]),
+            Link(
+                more,
+                at["x"],
+                Source.SAME,
+                at["inputs"].reshape(-1)[self.inputs :],
+                Epilogue.STORE,
+                stride,
+                gates=gates,
+            ),
         ]
 
     def one_by_one(self, at: dict[str, Any]) -> dict[str, np.ndarray]:
@@ -89,7 +101,7 @@ class Layer:
         norm = device.kernel("norm.cu", "rms_norm")
         header = device.array(np.array([valid, 0, 0, 0, 0, 0, 0, 0], np.int32))
         for link in self.links(at):
-            if link.source is Source.NORM:
+            if link.source is self.norm:
                 norm(
                     (rows, 1, 1),
                     norm_threads(self.hidden),
@@ -101,9 +113,17 @@ class Layer:
                 )
             x = link.x if link.source in (Source.SUMMED, Source.BARE) else normed
             link.matrix.decode(
-                x, link.to, rows, link.epilogue, scratch, stride=link.stride, valid=valid, own_sums=link.source is Source.BARE
+                x,
+                link.to,
+                rows,
+                link.epilogue,
+                scratch,
+                stride=link.stride,
+                valid=valid,
+                own_sums=link.source is Source.BARE,
             )
-        launch_small(device, self.gates, normed, at["gates"], rows=valid, height=rows, tile=0)
+        if self.with_gates:
+            launch_small(device, self.gates, normed, at["gates"], rows=valid, height=rows, tile=0)
         return self.result(at)
 
     def result(self, at: dict[str, Any]) -> dict[str, np.ndarray]:
@@ -114,14 +134,18 @@ class Layer:
 
     def plan(self, form: ChainForm, grid: int) -> ChainPlan:
         shapes = tuple(link.shape for link in self.links(self.start()))
-        plan = fit_chain(self.name, shapes, self.rows, grid, self.device.shared_limit, self.hidden, form)
+        gate_depth = self.hidden if self.with_gates else 0
+        plan = fit_chain(self.name, shapes, self.rows, grid, self.device.shared_limit, gate_depth, form)
         assert plan is not None
         return plan
 
     def chained(self, at: dict[str, Any], plan: ChainPlan) -> dict[str, np.ndarray]:
         device = self.device
-        scratch = GemmScratch(device.empty(max(plan.parts, 4), np.float32), device.zeros(plan.counts, np.uint32))
-        launch_chain(device, self.links(at), self.rows, self.valid, EPS, scratch, plan)
+        scratch = GemmScratch(
+            device.empty(max(plan.parts, 4), np.float32), device.zeros(plan.counts, np.uint32)
+        )
+        normed = device.empty(num_values(self.rows, self.hidden, 0), np.uint16)
+        launch_chain(device, self.links(at), self.rows, self.valid, EPS, scratch, plan, normed)
         found = self.result(at)
         assert not device.numpy(scratch.counts).any()
         return found
@@ -137,16 +161,22 @@ FORMS = {
     "whole": (ChainForm(4, 2), 4),
     "two blocks, two mergers": (ChainForm(3, 3, blocks=2, mergers=2), 3),
     "slices": (ChainForm(4, 2, slices=(1, 0, 2, 0, 0)), 4),
+    "clusters": (ChainForm(3, 2, blocks=2, cluster=2, slices=(0, 0, 2, 0, 0)), 4),
     "few slots": (ChainForm(5, 2, slices=(0, 0, 1, 0, 0), slots=1), 4),
 }
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize(("name", "rows", "valid"), [("Q4_K", 1, 1), ("BF16", 4, 3), ("Q6_K", 2, 2)])
-def test_a_chain_has_the_bits_of_its_products(device: Device, name: str, rows: int, valid: int, form: str) -> None:
-    layer = Layer(device, name, rows, valid)
+@pytest.mark.parametrize(
+    ("name", "rows", "valid"), [("Q4_K", 1, 1), ("BF16", 4, 3), ("Q6_K", 2, 2), ("Q4_K", 8, 5)]
+)
+def test_a_chain_has_the_bits_of_its_products(
+    device: Device, name: str, rows: int, valid: int, form: str
+) -> None:
+    chosen, grid = FORMS[form]
+    norm = Source.ROWS if rows > 2 else Source.NORM
+    layer = Layer(device, name, rows, valid, norm=norm, with_gates=chosen.cluster == 1)
     wanted = layer.one_by_one(layer.start())
     assert np.isfinite(wanted["inputs"]).all()
-    chosen, grid = FORMS[form]
     plan = layer.plan(chosen, grid)
     same(layer.chained(layer.start(), plan), wanted)

@@ -1,4 +1,5 @@
-"""Small matrices that stay float32 on a device: the gates of the DeltaNet, where a quantised file has them so."""
+"""Small matrices that are float32 on a device, whatever the file has them in: the gates of the DeltaNet beside larger
+matrices of another format."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ import numpy.typing as npt
 
 from luce.compute.activations import padded_depth
 from luce.compute.device import Array, Device
-from luce.engines.qwen35.device.deferred import matrix_rows
+from luce.engines.qwen35.device.deferred import matrix_format, matrix_rows
 from luce.engines.qwen35.memory_parts import ArraySpec
 
 __all__ = ["SmallMatrix", "launch_small"]
@@ -45,7 +46,7 @@ class SmallMatrix:
         yield self.data
 
     def formats(self) -> Iterator[tuple[str, str]]:
-        yield from (("F32", "F32") for _ in self.sources)
+        yield from ((matrix_format(source), "F32") for source in self.sources)
 
     def upload(self, device: Device) -> None:
         values = np.zeros((self.rows, padded_depth(self.depth)), np.float32)
