@@ -420,6 +420,16 @@ LUCE_KERNEL_CLUSTER(gemm_chain, ALL_WARPS * WARP, 1, CLUSTER)
       for (; turn < op.turns_end; turn += MERGERS) {
         const i32 nth = rank + (turn - first_turn) * CLUSTER, group = op.first_group + nth, slot = turn % SLOTS;
         const u32 turns = (u32)(turn / SLOTS);  // of this slot
+        f32 old[BLOCKS][MERGED];
+        if (op.epilogue == EPILOGUE_ADD) {  // before the products are there
+          UNROLL
+          for (int each = 0; each < BLOCKS * MERGED; each++) {
+            i32 row, index;
+            merged_place(each % MERGED, lane, row, index);
+            index += (group * BLOCKS + each / MERGED) * ROW_BLOCK;
+            old[each / MERGED][each % MERGED] = nth < op.groups && row < rows && index < op.n ? ((const f32*)op.y)[(i64)row * op.stride + index] : 0.0f;
+          }
+        }
         await_cluster(merged + rank * SLOTS + slot, turns);  // else the barrier may be two phases behind, and its parity the same
         bar_wait(arrivals + slot, turns & 1);
         f32 t[BLOCKS][MERGED];
@@ -454,6 +464,7 @@ LUCE_KERNEL_CLUSTER(gemm_chain, ALL_WARPS * WARP, 1, CLUSTER)
           for (i32 chunk = 0; chunk < op.all_chunks; chunk++) take(mine + chunk * GROUP_PARTIAL);
           if (lane == 0) counts[2 * OPERATIONS + group] = 0;
         } else {
+          _Pragma("unroll 4")
           for (i32 chunk = 0; chunk < op.chunks; chunk++) take(from + chunk * GROUP_PARTIAL);
         }
         if (op.epilogue == EPILOGUE_SWIGLU) {
@@ -483,7 +494,7 @@ LUCE_KERNEL_CLUSTER(gemm_chain, ALL_WARPS * WARP, 1, CLUSTER)
             index += (group * BLOCKS + b) * ROW_BLOCK;
             if (lane < PARTIAL && row < rows && index < op.n) {
               f32* to = (f32*)op.y + (i64)row * op.stride + index;
-              *to = op.epilogue == EPILOGUE_ADD ? add(*to, t[b][v]) : t[b][v];
+              *to = op.epilogue == EPILOGUE_ADD ? add(old[b][v], t[b][v]) : t[b][v];
             }
           }
         }
@@ -505,11 +516,16 @@ LUCE_KERNEL_CLUSTER(gemm_chain, ALL_WARPS * WARP, 1, CLUSTER)
         gate_phase ^= 1;
         NO_UNROLL
         for (i32 from = 0; from < rows; from += GATE_ROWS) {
-          f32 found[GATE_ROWS][1] = {};
-          matvec_sums<GATE_ROWS, 1, 4>(x, from, (const f32*)gate, 0, 1, found);
+          f32 sums[GATE_ROWS][1], all[GATE_ROWS] = {};
+          NO_UNROLL
+          for (i32 chunk = 0; chunk * MATVEC_CHUNK < depth; chunk++) {
+            matvec_chunk<GATE_ROWS, 1>(x, from, (const f32*)gate, 0, 1, chunk, sums);
+            UNROLL
+            for (int r = 0; r < GATE_ROWS; r++) all[r] = add(all[r], sums[r][0]);
+          }
           UNROLL
           for (int r = 0; r < GATE_ROWS; r++)
-            if (lane == 0 && from + r < rows) op.gates_y[(i64)(from + r) * op.gate_stride + out] = found[r][0];
+            if (lane == 0 && from + r < rows) op.gates_y[(i64)(from + r) * op.gate_stride + out] = all[r];
         }
         sync_warp();
         if (lane == 0) load_gate(op, out + grid_x());

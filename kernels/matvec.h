@@ -1,30 +1,33 @@
-// The tree of a product with a small float32 matrix, without matrix instructions: a lane sums k = 64 j + 2 lane + {0, 1} in ascending order by
-// fused multiply-adds, and lanes meet in one fixed tree.
+// The tree of a product with a small float32 matrix, without matrix instructions. Over a chunk of 1,024 K a lane sums k = 64 j + 2 lane +
+// {0, 1} in ascending order by fused multiply-adds, and lanes meet in one fixed tree; chunks are added in ascending order.
 #pragma once
 #include "activation.h"
 
-#define MATVEC_STEP 64  // k that a warp reads at once
+#define MATVEC_CHUNK 1024
+#define MATVEC_STEP 64     // k that a warp reads at once
+#define MATVEC_AT_ONCE 4   // of those steps, whose weights are loaded before the first is used; K is a multiple of 256
 
-// sums[r][o] = activations first + r times row out + o (at most n - 1) of W [n][a.depth], in every lane. AT_ONCE: steps whose weights are
-// loaded before the first is used; which changes no bit.
-template <int ROWS_AT_ONCE, int OUTPUTS_AT_ONCE, int AT_ONCE>
-DEVICE void matvec_sums(const Activations& a, i32 first, const f32* RESTRICT w, i32 out, i32 n, f32 (&sums)[ROWS_AT_ONCE][OUTPUTS_AT_ONCE]) {
-  for (i32 from = 2 * lane(); from < a.depth; from += AT_ONCE * MATVEC_STEP) {
-    f32x2 factors[AT_ONCE][OUTPUTS_AT_ONCE];
+// sums[r][o] = activations first + r times row out + o (at most n - 1) of W [n][a.depth] over one chunk, in every lane.
+template <int ROWS_AT_ONCE, int OUTPUTS_AT_ONCE>
+DEVICE void matvec_chunk(const Activations& a, i32 first, const f32* w, i32 out, i32 n, i32 chunk, f32 (&sums)[ROWS_AT_ONCE][OUTPUTS_AT_ONCE]) {
+  const i32 end = min_(a.depth, (chunk + 1) * MATVEC_CHUNK);
+  UNROLL
+  for (int r = 0; r < ROWS_AT_ONCE; r++) {
     UNROLL
-    for (int step = 0; step < AT_ONCE; step++) {
-      const i32 k = from + step * MATVEC_STEP;
+    for (int o = 0; o < OUTPUTS_AT_ONCE; o++) sums[r][o] = 0.0f;
+  }
+  for (i32 from = chunk * MATVEC_CHUNK + 2 * lane(); from < end; from += MATVEC_AT_ONCE * MATVEC_STEP) {
+    f32x2 factors[MATVEC_AT_ONCE][OUTPUTS_AT_ONCE];
+    UNROLL
+    for (int step = 0; step < MATVEC_AT_ONCE; step++) {
       UNROLL
-      for (int o = 0; o < OUTPUTS_AT_ONCE; o++)
-        if (AT_ONCE <= 4 || k < a.depth) factors[step][o] = *(const f32x2*)(w + (i64)min_(out + o, n - 1) * a.depth + k);
+      for (int o = 0; o < OUTPUTS_AT_ONCE; o++) factors[step][o] = *(const f32x2*)(w + (i64)min_(out + o, n - 1) * a.depth + from + step * MATVEC_STEP);
     }
     UNROLL
-    for (int step = 0; step < AT_ONCE; step++) {  // depth is a multiple of 256
-      const i32 k = from + step * MATVEC_STEP;
-      if (AT_ONCE > 4 && k >= a.depth) break;
+    for (int step = 0; step < MATVEC_AT_ONCE; step++) {
       UNROLL
       for (int r = 0; r < ROWS_AT_ONCE; r++) {
-        const u32 pair = *(const u32*)(a.at + activation_index(a, first + r, k));
+        const u32 pair = *(const u32*)(a.at + activation_index(a, first + r, from + step * MATVEC_STEP));
         UNROLL
         for (int o = 0; o < OUTPUTS_AT_ONCE; o++) {
           sums[r][o] = fma_(bf16_low(pair), factors[step][o].x, sums[r][o]);

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from luce.compute.activations import padded_depth
 from luce.compute.device import Array, Device
+from luce.compute.gemm_cluster_plan import CHUNK_DEPTH
 from luce.engines.qwen35.device.deferred import matrix_format, matrix_rows
 from luce.engines.qwen35.memory_parts import ArraySpec
 
@@ -75,19 +76,20 @@ def launch_small(
         x: activations of ``height`` rows, a bucket or a multiple of ``tile``, in the layout of ``tile`` (0: of steps).
         to: float32 [rows or more, rows of W or more].
         beside: run beside the launch before, a ``followed`` product of the same x.
-        outputs: rows of W of a warp, instead of the chosen number.
+        outputs: rows of W of a block, instead of the chosen number.
     """
     group = min(height, 8)
-    outputs = outputs or (1 if height < 8 else 2 if height <= 64 else 8)
+    outputs = outputs or (1 if height <= 64 else 8)
     kernel = device.kernel(
         "matvec_f32.cu", "matvec_f32", {"ROWS": group, "OUTPUTS": outputs, "BESIDE": int(beside)}
     )
     kernel(
-        (-(-matrix.rows // (WARPS * outputs)), -(-rows // group), 1),
+        (-(-matrix.rows // outputs), -(-rows // group), 1),
         WARPS * 32,
         [
             *(x, np.int32(height), np.int32(tile), np.int32(padded_depth(matrix.depth))),
             *(matrix.data, np.int32(matrix.rows), to, np.int32(rows), np.int32(to.shape[1])),
         ],
+        shared=-(-padded_depth(matrix.depth) // CHUNK_DEPTH) * group * outputs * 4,
         early=True,
     )
