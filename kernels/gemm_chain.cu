@@ -20,9 +20,9 @@
 #define MERGERS 1           // warps that add up
 #endif
 #ifndef GATES
-#define GATES 0             // 1: a warp for small products
+#define GATES 0             // small products' rows of a cluster, at most, for which there is a warp then
 #endif
-#define ALL_WARPS (WARPS + MERGERS + GATES)
+#define ALL_WARPS (WARPS + MERGERS + (GATES > 0))
 #define GATE_ROWS (ROWS < 8 ? ROWS : 8)
 #ifndef BLOCKS
 #define BLOCKS 1            // row-blocks of a group, 1 or 2
@@ -91,13 +91,13 @@ static_assert(sizeof(Operation) == 128, "luce/compute/gemm_chain.py reckons with
 
 // Copies `bytes`, a multiple of 16, by all threads.
 DEVICE void copy_in(u8* to, const u8* from, i32 bytes) {
-  _Pragma("unroll 4")
+  _Pragma("unroll 8")
   for (i32 at = thread() * 16; at < bytes; at += block_threads() * 16) *(u32x4*)(to + at) = *(const u32x4*)(from + at);
 }
 
 // counts: twice OPERATIONS, then one for each group of a sliced operation, zero before and after; parts: scratch for slices. Of the first
-// `rows` rows of x something is written. normed: room for the activations of SOURCE_ROWS. x_bytes: of activations in shared memory; gate_bytes: of a row of the gates, which the last
-// operation alone may have; slices: the most chunks of one; hidden: width of a norm.
+// `rows` rows of x something is written. normed: room for the activations of SOURCE_ROWS. x_bytes: of activations in shared memory; gate_bytes: of a CTA's chunks of a row of the
+// gates, which the last operation alone may have; slices: the most chunks of one; hidden: width of a norm.
 LUCE_KERNEL_CLUSTER(gemm_chain, ALL_WARPS * WARP, 1, CLUSTER)
 (u32* counts, f32* parts, u8* normed, i32 rows, i32 x_bytes, i32 gate_bytes, i32 slices, i32 hidden, f32 eps, OPERATION(0)
 #if OPERATIONS > 1
@@ -123,14 +123,15 @@ LUCE_KERNEL_CLUSTER(gemm_chain, ALL_WARPS * WARP, 1, CLUSTER)
   u8* ring = memory + warp * (STAGES * STAGE_BYTES);
   u8* xs = memory + WARPS * STAGES * STAGE_BYTES;
   u8* sums = xs + x_bytes;
-  [[maybe_unused]] u8* gate = sums + (MINIMA ? x_bytes / 16 : 0);  // a row of the small product's weights
-  f32* partials = (f32*)(gate + gate_bytes);
+  [[maybe_unused]] u8* gate = sums + (MINIMA ? x_bytes / 16 : 0);  // of a row of the small product's weights, this CTA's chunks
+  [[maybe_unused]] f32* gate_parts = (f32*)(gate + gate_bytes);    // sums of chunks [row of the cluster][chunk 8][ROWS]
+  f32* partials = gate_parts + GATES * 8 * ROWS;
   f32* room = partials + SLOTS * slices * GROUP_PARTIAL;
   Operation* ops = (Operation*)(room + (NORM ? 32 * ROWS : 0));
   u64 *bars = (u64*)(ops + OPERATIONS) + warp * STAGES, *arrivals = (u64*)(ops + OPERATIONS) + WARPS * STAGES;  // of partial sums at a slot
   u64* go = arrivals + SLOTS;                                 // the operation before is written
-  [[maybe_unused]] u64* gate_bar = go + 1;
-  u32* merged = (u32*)(gate_bar + 1);                         // turns of [home][slot] that are over
+  [[maybe_unused]] u64 *gate_bar = go + 1, *gate_arrivals = go + 2;
+  u32* merged = (u32*)(go + 3);                               // turns of [home][slot] that are over
   shared_ends(merged + CLUSTER * SLOTS);
 
   TAKE(0)
@@ -259,16 +260,23 @@ LUCE_KERNEL_CLUSTER(gemm_chain, ALL_WARPS * WARP, 1, CLUSTER)
     bar_init_fence();
   }
 #if GATES
-  auto load_gate = [&](const Operation& op, i32 out) {  // lane 0
-    if (out >= op.gate_rows) return;
-    const i32 bytes = op.records * (RECORD_DEPTH * 4);
+  // A row of the small product is a cluster's, its chunks are dealt to the CTAs, which hold them; their sums meet in the first CTA.
+  const Operation& last = ops[OPERATIONS - 1];
+  const i32 clusters = grid_x() / CLUSTER, gate_from = split_at(rank, 0, last.all_chunks), gate_to = split_at(rank + 1, 0, last.all_chunks);
+  auto load_gate = [&](i32 out) {  // lane 0
+    if (out >= last.gate_rows || gate_from == gate_to) return;
+    const i32 depth = last.records * RECORD_DEPTH, k = gate_from * CHUNK_DEPTH, bytes = (min_(depth, gate_to * CHUNK_DEPTH) - k) * 4;
     bar_expect(gate_bar, (u32)bytes);
-    bulk_load(gate, op.gates + (i64)out * op.records * RECORD_DEPTH, (u32)bytes, gate_bar);
+    bulk_load(gate, last.gates + (i64)out * depth + k, (u32)bytes, gate_bar);
   };
   if (warp == WARPS + MERGERS && lane == 0) {
+    i32 count = 0;
+    for (i32 out = block_x() / CLUSTER; out < last.gate_rows; out += clusters) count++;
     bar_init(gate_bar, 1);
+    bar_init(gate_arrivals, 1);
+    bar_expect(gate_arrivals, (u32)(count * last.all_chunks * ROWS * 4));
     bar_init_fence();
-    load_gate(ops[OPERATIONS - 1], block_x());
+    load_gate(block_x() / CLUSTER);
   }
 #endif
 #if TABLE
@@ -285,6 +293,7 @@ LUCE_KERNEL_CLUSTER(gemm_chain, ALL_WARPS * WARP, 1, CLUSTER)
 #endif
   i32 unit = warp, turn = warp - WARPS, stage = 0;
   u32 phase = 0, go_phase = 0;
+  i32 xs_first = 0;  // chunk with which the activations in shared memory begin
   NO_UNROLL
   for (i32 o = 0; o < OPERATIONS; o++) {
     const Operation& op = ops[o];
@@ -306,7 +315,10 @@ LUCE_KERNEL_CLUSTER(gemm_chain, ALL_WARPS * WARP, 1, CLUSTER)
         }
         await_all(counts + o, (u32)(grid_x() * (ALL_WARPS - WARPS)));
       };
-      const i32 first = op.from_chunk + op.first_chunk, held = min_(op.width * 4, op.records - first * 4);
+      // Those of a norm are all kept: each CTA has to make it of all anyway.
+      const i32 first = op.source == SOURCE_NORM ? 0 : op.from_chunk + op.first_chunk;
+      const i32 held = op.source == SOURCE_NORM ? op.records : min_(op.width * 4, op.records - first * 4);
+      xs_first = first;
 #if NORM
       if (op.source == SOURCE_NORM)
         norm_activations(before, (const f32*)op.x, op.scale, eps, hidden, rows, op.records, first * 4, held,
@@ -328,11 +340,16 @@ LUCE_KERNEL_CLUSTER(gemm_chain, ALL_WARPS * WARP, 1, CLUSTER)
       if (op.source != SOURCE_NORM) {
         if (op.source != SOURCE_ROWS) before();
         const i32 bytes = held * (RECORD_DEPTH * ROWS * 2);
+#if MINIMA
+        // The sums first, so that their way is part of the activations'.
+        const bool summed = op.source != SOURCE_BARE && thread() < bytes / 256;
+        u32x4 some = {};
+        if (summed) some = *(const u32x4*)(from + (i64)depth * ROWS * 2 + (i64)first * (CHUNK_DEPTH * ROWS / 8) + thread() * 16);
+#endif
         copy_in(xs, from + (i64)first * (CHUNK_DEPTH * ROWS * 2), bytes);
 #if MINIMA
-        if (op.source != SOURCE_BARE) {
-          copy_in(sums, from + (i64)depth * ROWS * 2 + (i64)first * (CHUNK_DEPTH * ROWS / 8), bytes / 16);
-        } else {
+        if (summed) *(u32x4*)(sums + thread() * 16) = some;
+        if (op.source == SOURCE_BARE) {
           sync_block();
           make_sums(xs, (u16*)sums, held);
         }
@@ -343,8 +360,8 @@ LUCE_KERNEL_CLUSTER(gemm_chain, ALL_WARPS * WARP, 1, CLUSTER)
     if (o == OPERATIONS - 1) pdl_launch();
 
     if (warp < WARPS) {
-      const u8* my_x = xs + lane_activations(lane) - op.first_chunk * (CHUNK_DEPTH * ROWS * 2);
-      const u8* my_sums = sums + lane_sums(lane) - op.first_chunk * (CHUNK_DEPTH * ROWS / 8);
+      const u8* my_x = xs + lane_activations(lane) + (op.from_chunk - xs_first) * (CHUNK_DEPTH * ROWS * 2);
+      const u8* my_sums = sums + lane_sums(lane) + (op.from_chunk - xs_first) * (CHUNK_DEPTH * ROWS / 8);
       const i32 first_turn = o ? ops[o - 1].turns_end : 0, end = op.units_end;
       NO_UNROLL
       for (; unit < end; unit += WARPS) {
@@ -508,27 +525,39 @@ LUCE_KERNEL_CLUSTER(gemm_chain, ALL_WARPS * WARP, 1, CLUSTER)
     }
 #if GATES
     else if (o == OPERATIONS - 1) {
-      const Activations x = {(u16*)xs, ROWS, 0, depth};  // all of K
+      const Activations x = {(u16*)xs - (i64)xs_first * (CHUNK_DEPTH * ROWS), ROWS, 0, depth};
+      ClusterStores stores;
+      stores.open(gate_arrivals, 0);
       u32 gate_phase = 0;
+      i32 nth = 0;
       NO_UNROLL
-      for (i32 out = block_x(); out < op.gate_rows; out += grid_x()) {
-        bar_wait(gate_bar, gate_phase);
+      for (i32 out = block_x() / CLUSTER; out < op.gate_rows; out += clusters, nth++) {
+        if (gate_from < gate_to) bar_wait(gate_bar, gate_phase);
         gate_phase ^= 1;
         NO_UNROLL
-        for (i32 from = 0; from < rows; from += GATE_ROWS) {
-          f32 sums[GATE_ROWS][1], all[GATE_ROWS] = {};
+        for (i32 chunk = gate_from; chunk < gate_to; chunk++) {
           NO_UNROLL
-          for (i32 chunk = 0; chunk * MATVEC_CHUNK < depth; chunk++) {
-            matvec_chunk<GATE_ROWS, 1>(x, from, (const f32*)gate, 0, 1, chunk, sums);
+          for (i32 from = 0; from < ROWS; from += GATE_ROWS) {
+            f32 sums[GATE_ROWS][1];
+            matvec_chunk<GATE_ROWS, 1>(x, from, (const f32*)gate - (i64)gate_from * CHUNK_DEPTH, 0, 1, chunk, sums);
             UNROLL
-            for (int r = 0; r < GATE_ROWS; r++) all[r] = add(all[r], sums[r][0]);
+            for (int r = 0; r < GATE_ROWS; r++)
+              if (lane == r) stores.put(gate_parts + (nth * 8 + chunk) * ROWS + from + r, sums[r][0]);
           }
-          UNROLL
-          for (int r = 0; r < GATE_ROWS; r++)
-            if (lane == 0 && from + r < rows) op.gates_y[(i64)(from + r) * op.gate_stride + out] = all[r];
         }
         sync_warp();
-        if (lane == 0) load_gate(op, out + grid_x());
+        if (lane == 0) load_gate(out + clusters);
+      }
+      if (rank == 0 && nth > 0) {
+        bar_wait(gate_arrivals, 0);
+        i32 index = 0;
+        for (i32 out = block_x() / CLUSTER; out < op.gate_rows; out += clusters, index++) {
+          f32 sum = 0.0f;
+          if (lane < rows) {
+            for (i32 chunk = 0; chunk < op.all_chunks; chunk++) sum = add(sum, gate_parts[(index * 8 + chunk) * ROWS + lane]);
+            op.gates_y[(i64)lane * op.gate_stride + out] = sum;
+          }
+        }
       }
     }
 #endif

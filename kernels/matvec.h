@@ -10,13 +10,17 @@
 // sums[r][o] = activations first + r times row out + o (at most n - 1) of W [n][a.depth] over one chunk, in every lane.
 template <int ROWS_AT_ONCE, int OUTPUTS_AT_ONCE>
 DEVICE void matvec_chunk(const Activations& a, i32 first, const f32* w, i32 out, i32 n, i32 chunk, f32 (&sums)[ROWS_AT_ONCE][OUTPUTS_AT_ONCE]) {
-  const i32 end = min_(a.depth, (chunk + 1) * MATVEC_CHUNK);
+  // From one step to the next a lane's activations lie equally far apart in both layouts.
+  const i32 begin = chunk * MATVEC_CHUNK, end = min_(a.depth, begin + MATVEC_CHUNK), apart = (a.tile == 0 ? a.rows : a.tile) * MATVEC_STEP;
+  const u16* at[ROWS_AT_ONCE];
+  UNROLL
+  for (int r = 0; r < ROWS_AT_ONCE; r++) at[r] = a.at + activation_index(a, first + r, begin + 2 * lane());
   UNROLL
   for (int r = 0; r < ROWS_AT_ONCE; r++) {
     UNROLL
     for (int o = 0; o < OUTPUTS_AT_ONCE; o++) sums[r][o] = 0.0f;
   }
-  for (i32 from = chunk * MATVEC_CHUNK + 2 * lane(); from < end; from += MATVEC_AT_ONCE * MATVEC_STEP) {
+  for (i32 from = begin + 2 * lane(); from < end; from += MATVEC_AT_ONCE * MATVEC_STEP) {
     f32x2 factors[MATVEC_AT_ONCE][OUTPUTS_AT_ONCE];
     UNROLL
     for (int step = 0; step < MATVEC_AT_ONCE; step++) {
@@ -27,7 +31,7 @@ DEVICE void matvec_chunk(const Activations& a, i32 first, const f32* w, i32 out,
     for (int step = 0; step < MATVEC_AT_ONCE; step++) {
       UNROLL
       for (int r = 0; r < ROWS_AT_ONCE; r++) {
-        const u32 pair = *(const u32*)(a.at + activation_index(a, first + r, from + step * MATVEC_STEP));
+        const u32 pair = *(const u32*)(at[r] + step * apart);
         UNROLL
         for (int o = 0; o < OUTPUTS_AT_ONCE; o++) {
           sums[r][o] = fma_(bf16_low(pair), factors[step][o].x, sums[r][o]);
@@ -35,6 +39,8 @@ DEVICE void matvec_chunk(const Activations& a, i32 first, const f32* w, i32 out,
         }
       }
     }
+    UNROLL
+    for (int r = 0; r < ROWS_AT_ONCE; r++) at[r] += MATVEC_AT_ONCE * apart;
   }
   UNROLL
   for (int r = 0; r < ROWS_AT_ONCE; r++) {

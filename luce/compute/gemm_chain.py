@@ -120,6 +120,8 @@ class ChainPlan:
     norm: int
     """Pieces of 256 values whose norm a warp makes."""
     x_bytes: int
+    gate_outputs: int
+    """Rows of the small product that a cluster makes, at most."""
     gate_bytes: int
     shared: int
     parts: int
@@ -139,14 +141,17 @@ def fit_chain(
     rows: int,
     grid: int,
     shared_limit: int,
-    gate_depth: int,
+    gates: int,
     form: ChainForm,
 ) -> ChainPlan | None:
     """The launch in this form; None where it does not fit."""
     cluster, blocks = form.cluster, form.blocks
     wanted = (form.slices + (0,) * len(links))[: len(links)]
     slices = tuple(min(size or link.chunks, link.chunks) for size, link in zip(wanted, links, strict=True))
-    windows = [window_chunks(link.chunks, size, cluster) for link, size in zip(links, slices, strict=True)]
+    windows = [
+        link.chunks if link.source is Source.NORM else window_chunks(link.chunks, size, cluster)
+        for link, size in zip(links, slices, strict=True)
+    ]
     held = [
         min(window * CHUNK_DEPTH, padded_depth(link.depth))
         for window, link in zip(windows, links, strict=True)
@@ -157,11 +162,13 @@ def fit_chain(
     ):
         return None
     x_bytes = max(held) * rows * 2
-    gate_bytes = padded_depth(gate_depth) * 4 if gate_depth else 0
-    if gate_depth and held[-1] < padded_depth(gate_depth):
+    gate_chunks = links[-1].chunks
+    if gates and (slices[-1] < links[-1].chunks or gate_chunks > 8):
         return None
+    gate_bytes = 4 * CHUNK_DEPTH * window_chunks(gate_chunks, gate_chunks, cluster) if gates else 0
+    gate_outputs = -(-gates // (grid // cluster))
     slots = form.slots or -(-(form.warps * cluster // min(slices) + 2) // cluster) + 1
-    all_warps = form.warps + form.mergers + (gate_bytes > 0)
+    all_warps = form.warps + form.mergers + (gates > 0)
     normed = [
         (padded_depth(link.depth) // 256, rows if link.source is Source.NORM else 1)
         for link in links
@@ -177,20 +184,25 @@ def fit_chain(
         + x_bytes
         + (x_bytes // 16 if name in _WITH_MINIMA else 0)
         + gate_bytes
+        + gate_outputs * 8 * rows * 4
         + slots * max(slices) * partial
         + (rows * 128 if norm else 0)
         + len(links) * _LINK_BYTES
-        + (form.warps * form.stages + slots + 2) * 8
+        + (form.warps * form.stages + slots + 3) * 8
         + cluster * slots * 4
     )
-    if shared > shared_limit or all_warps > 32:
+    few_threads = name in _WITH_MINIMA and x_bytes // 256 > all_warps * 32
+    few_clusters = any(
+        -(-link.chunks // size) > grid // cluster for link, size in zip(links, slices, strict=True)
+    )
+    if shared > shared_limit or all_warps > 32 or few_threads or few_clusters:
         return None
     groups = [
         -(-link.out // (ROW_BLOCK * blocks)) if size < link.chunks else 0
         for link, size in zip(links, slices, strict=True)
     ]
     parts = [count * link.chunks * partial // 4 for count, link in zip(groups, links, strict=True)]
-    sizes = norm, x_bytes, gate_bytes, shared, max(parts), 2 * len(links) + max(groups)
+    sizes = norm, x_bytes, gate_outputs, gate_bytes, shared, max(parts), 2 * len(links) + max(groups)
     return ChainPlan(form, grid // cluster * cluster, slices, slots, *sizes)
 
 
@@ -200,15 +212,15 @@ def plan_chain(
     rows: int,
     multiprocessors: int,
     shared_limit: int,
-    gate_depth: int,
+    gates: int,
 ) -> ChainPlan | None:
     """The launch for matrices in records of format ``name`` and a bucket of ``rows`` rows; None where none fits.
 
     Args:
-        gate_depth: of a small product beside the last link; 0 without.
+        gates: rows of the small product beside the last link; 0 without.
     """
     for form in _forms(rows, multiprocessors):
-        plan = fit_chain(name, links, rows, multiprocessors, shared_limit, gate_depth, form)
+        plan = fit_chain(name, links, rows, multiprocessors, shared_limit, gates, form)
         if plan is not None:
             return plan
     return None
@@ -217,7 +229,9 @@ def plan_chain(
 def _forms(rows: int, multiprocessors: int) -> list[ChainForm]:
     if multiprocessors < 8:  # the host build: fewer threads, and everything else of it
         return [ChainForm(3, 2, slices=(1, 0, 1, 0, 0, 0))]
-    return [ChainForm(20, stages) for stages in (3, 2)]
+    if rows > 8:
+        return [ChainForm(12, 2, cluster=2, slices=(0, 0, 6), mergers=6, slots=4)]
+    return [ChainForm(16, 2, cluster=2, mergers=4), ChainForm(16, 2, cluster=2, mergers=4, slices=(0, 0, 6))]
 
 
 def launch_chain(
@@ -245,7 +259,7 @@ def launch_chain(
         "ROWS": rows,
         "WARPS": form.warps,
         "MERGERS": form.mergers,
-        "GATES": int(plan.gate_bytes > 0),
+        "GATES": plan.gate_outputs,
         "BLOCKS": form.blocks,
         "CLUSTER": form.cluster,
         "STAGES": form.stages,

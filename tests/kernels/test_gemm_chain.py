@@ -71,13 +71,13 @@ class Layer:
             "mixed": device.array(activations.pack(mixed, 0)),
             "middle": device.array(np.full(num_values(rows, self.ffn, 0), 0x7FC0, np.uint16)),
             "inputs": device.array(np.full((rows, self.inputs + 48), -7, np.float32)),
-            "gates": device.array(np.full((rows, 8), -7, np.float32)),
+            "gates": device.array(np.full((rows, 128), -7, np.float32)),
         }
 
     def links(self, at: dict[str, Any]) -> list[Link]:
         out, both, down, inputs, more = self.matrices
         stride = self.inputs + 48
-        gates = Gates(self.gates.data, self.gate_rows, at["gates"], 8) if self.with_gates else None
+        gates = Gates(self.gates.data, self.gate_rows, at["gates"], 128) if self.with_gates else None
         return [
             Link(out, at["mixed"], Source.SUMMED, at["x"], Epilogue.ADD),
             Link(both, at["x"], self.norm, at["middle"], Epilogue.SWIGLU, scale=self.scales[0]),
@@ -134,8 +134,8 @@ class Layer:
 
     def plan(self, form: ChainForm, grid: int) -> ChainPlan:
         shapes = tuple(link.shape for link in self.links(self.start()))
-        gate_depth = self.hidden if self.with_gates else 0
-        plan = fit_chain(self.name, shapes, self.rows, grid, self.device.shared_limit, gate_depth, form)
+        gates = self.gate_rows if self.with_gates else 0
+        plan = fit_chain(self.name, shapes, self.rows, grid, self.device.shared_limit, gates, form)
         assert plan is not None
         return plan
 
@@ -175,7 +175,7 @@ def test_a_chain_has_the_bits_of_its_products(
 ) -> None:
     chosen, grid = FORMS[form]
     norm = Source.ROWS if rows > 2 else Source.NORM
-    layer = Layer(device, name, rows, valid, norm=norm, with_gates=chosen.cluster == 1)
+    layer = Layer(device, name, rows, valid, norm=norm)
     wanted = layer.one_by_one(layer.start())
     assert np.isfinite(wanted["inputs"]).all()
     plan = layer.plan(chosen, grid)

@@ -17,7 +17,7 @@ __all__ = ["Chain", "ChainRows", "Chains", "chain_plans", "find_chain", "has_cha
 
 CHAIN_ROWS = 16
 """Most rows of such a step; more go through warpgroup products."""
-EACH_NORMS = 4
+EACH_NORMS = 1
 """Rows up to which every CTA makes the norms for itself."""
 
 
@@ -44,10 +44,6 @@ class Chain:
     def format(self) -> str:
         return self.out.format
 
-    def gates_within(self, rows: int) -> SmallMatrix | None:
-        """The gates, where the CTAs have all of what they read."""
-        return self.gates if self.inputs and rows <= EACH_NORMS else None
-
     def shapes(self, rows: int) -> tuple[LinkShape, ...]:
         norm = Source.NORM if rows <= EACH_NORMS else Source.ROWS
         sources = [Source.SUMMED, norm, Source.BARE, norm] + [Source.SAME] * (len(self.inputs) - 1)
@@ -58,14 +54,13 @@ class Chain:
 
     def plan(self, device: Device, rows: int) -> ChainPlan | None:
         """The launch for a bucket of rows; None where none fits."""
-        gates = self.gates_within(rows)
         return plan_chain(
             self.format,
             self.shapes(rows),
             rows,
             device.multiprocessors,
             device.shared_limit,
-            0 if gates is None else gates.depth,
+            self.gates.rows if self.gates is not None and self.inputs else 0,
         )
 
 
@@ -152,7 +147,7 @@ class Chains:
         return self._found[key]
 
     def launch(self, number: int, at: ChainRows) -> None:
-        """Queue the products; gates that do not fit beside them (:meth:`Chain.gates_within`) are not among them."""
+        """Queue the products, gates included."""
         planned = self._planned(number, at.rows)
         assert planned is not None
         chain, plan = planned
@@ -164,7 +159,7 @@ class Chains:
             Link(gate_up, at.x, sources[1], at.middle, Epilogue.SWIGLU, scale=chain.post_norm.data),
             Link(down, at.middle, sources[2], at.x, Epilogue.ADD, hidden),
         ]
-        gates = chain.gates_within(at.rows)
+        gates = chain.gates
         for part, source in zip(chain.inputs, sources[3:], strict=True):
             assert chain.next_norm is not None
             to, last = at.inputs.reshape(-1)[part.first :], part is chain.inputs[-1]

@@ -214,8 +214,6 @@ class QwenProgram:
             float(self._eps),
         )
         self._products.chains.launch(number, rows)
-        if chain.gates is not None and chain.gates_within(at.rows) is None:
-            self._products.store_small(chain.gates, normed, gates)
 
     def _mix_deltanet(self, at: _Pass, layer: DeltaNet, number: int) -> Input:
         assert self._deltanet is not None
