@@ -2,8 +2,8 @@
 // every CTA's part of the one before (a count in device memory), but its weights do not. They are on their way through the rings while
 // sums meet and activations are fetched, so that no product's start or end leaves the memory idle.
 //
-// The work is dealt out as in gemm_cluster.cu: a cluster takes whole groups of row-blocks over a slice of K, its CTAs share that in chunks of 1,024,
-// a unit is a chunk of a group, MERGERS warps add up. Warps number a CTA's units, and mergers their groups' turns, through all
+// The work is dealt out as in gemm_cluster.cu: a cluster takes whole row-blocks over a slice of K, its CTAs share that in chunks of 1,024, a unit
+// is a chunk of a row-block, MERGERS warps add up. Warps number a CTA's units, and mergers their row-blocks' turns, through all
 // operations, so that rings, places of partial sums and their barriers go on from one to the next. One more warp makes a small float32
 // product of the activations (the gates of the DeltaNet) while the others multiply.
 //
@@ -24,17 +24,14 @@
 #endif
 #define ALL_WARPS (WARPS + MERGERS + (GATES > 0))
 #define GATE_ROWS (ROWS < 8 ? ROWS : 8)
-#ifndef BLOCKS
-#define BLOCKS 1            // row-blocks of a group, 1 or 2
-#endif
 #ifndef STAGES
 #error "STAGES: of a warp's ring"
 #endif
 #ifndef SLOTS
-#error "SLOTS: groups whose partial sums can be on the way to a CTA"
+#error "SLOTS: row-blocks whose partial sums can be on the way to a CTA"
 #endif
 #ifndef OPERATIONS
-#error "OPERATIONS: 1 to 6"
+#error "OPERATIONS: 1 to 4"
 #endif
 #define EPILOGUE_STORE 0    // y = product
 #define EPILOGUE_ADD 1      // y = add(y, product)
@@ -42,27 +39,24 @@
 #define SOURCE_SUMMED 0     // x: activations with sums of 32, if the format has minima
 #define SOURCE_BARE 1       // x: activations without those
 #define SOURCE_NORM 2       // x: f32 rows whose RMS norm is multiplied
-#define SOURCE_SAME 3       // the activations of the operation before, and no wait for it
-#define SOURCE_ROWS 4       // the same, which one CTA a row makes for all
+#define SOURCE_ROWS 3       // the same, which one CTA a row makes for all
 #ifndef NORM
 #define NORM 0              // pieces of 256 values a warp whose norm it makes
 #endif
 #if FORMAT == FORMAT_BF16
-#define PIECES (2 * BLOCKS) // of a record; one of each row-block is a stage
+#define PIECES 2            // of a record, each one stage
 #else
 #define PIECES 1
 #endif
 #define PIECE_BYTES (RECORD_BYTES / PIECES)
-#define STAGE_BYTES (PIECE_BYTES * BLOCKS)
 #define QUARTERS (4 / PIECES)
-#define GROUP_PARTIAL (PARTIAL * BLOCKS)
 
 #if HAS_BULK
 #include "gemm_norm.h"
 #define OWN_SUMS 1
 #include "gemm_sums.h"
 
-// Chunk at which CTA `rank` of a cluster begins with group `nth`, the i-th of the cluster: as near to even as whole chunks allow, in turn.
+// Chunk at which CTA `rank` of a cluster begins with row-block `nth` of the cluster: as near to even as whole chunks allow, in turn.
 DEVICE i32 split_at(i32 rank, i32 nth, i32 chunks) { return (i32)((u32)(rank * chunks + nth % CLUSTER) / CLUSTER); }
 
 struct Operation {
@@ -72,7 +66,7 @@ struct Operation {
   f32* gates_y;
   i32 row_blocks, records, n, stride, slice, epilogue, source, gate_rows, gate_stride;
   // this CTA's part
-  i32 from_chunk, chunks, all_chunks, first_chunk, width, first_group, groups;
+  i32 from_chunk, chunks, all_chunks, first_chunk, width, first_block, blocks;
   u32 divisor;
   i32 units_end, turns_end;  // behind those of this and the operations before
 };
@@ -95,7 +89,7 @@ DEVICE void copy_in(u8* to, const u8* from, i32 bytes) {
   for (i32 at = thread() * 16; at < bytes; at += block_threads() * 16) *(u32x4*)(to + at) = *(const u32x4*)(from + at);
 }
 
-// counts: twice OPERATIONS, then one for each group of a sliced operation, zero before and after; parts: scratch for slices. Of the first
+// counts: twice OPERATIONS, then one for each row-block of a sliced operation, zero before and after; parts: scratch for slices. Of the first
 // `rows` rows of x something is written. normed: room for the activations of SOURCE_ROWS. x_bytes: of activations in shared memory; gate_bytes: of a CTA's chunks of a row of the
 // gates, which the last operation alone may have; slices: the most chunks of one; hidden: width of a norm.
 LUCE_KERNEL_CLUSTER(gemm_chain, ALL_WARPS * WARP, 1, CLUSTER)
@@ -109,24 +103,18 @@ LUCE_KERNEL_CLUSTER(gemm_chain, ALL_WARPS * WARP, 1, CLUSTER)
 #if OPERATIONS > 3
  , OPERATION(3)
 #endif
-#if OPERATIONS > 4
- , OPERATION(4)
-#endif
-#if OPERATIONS > 5
- , OPERATION(5)
-#endif
 ) {
   const i32 lane = ::lane(), warp = ::warp(), rank = cluster_rank();
 
   // shared memory, behind the table of values, the same in every CTA of a cluster
   u8* memory = shared_memory() + TABLE_BYTES;
-  u8* ring = memory + warp * (STAGES * STAGE_BYTES);
-  u8* xs = memory + WARPS * STAGES * STAGE_BYTES;
+  u8* ring = memory + warp * (STAGES * PIECE_BYTES);
+  u8* xs = memory + WARPS * STAGES * PIECE_BYTES;
   u8* sums = xs + x_bytes;
   [[maybe_unused]] u8* gate = sums + (MINIMA ? x_bytes / 16 : 0);  // of a row of the small product's weights, this CTA's chunks
   [[maybe_unused]] f32* gate_parts = (f32*)(gate + gate_bytes);    // sums of chunks [row of the cluster][chunk 8][ROWS]
   f32* partials = gate_parts + GATES * 8 * ROWS;
-  f32* room = partials + SLOTS * slices * GROUP_PARTIAL;
+  f32* room = partials + SLOTS * slices * PARTIAL;
   Operation* ops = (Operation*)(room + (NORM ? 32 * ROWS : 0));
   u64 *bars = (u64*)(ops + OPERATIONS) + warp * STAGES, *arrivals = (u64*)(ops + OPERATIONS) + WARPS * STAGES;  // of partial sums at a slot
   u64* go = arrivals + SLOTS;                                 // the operation before is written
@@ -143,12 +131,6 @@ LUCE_KERNEL_CLUSTER(gemm_chain, ALL_WARPS * WARP, 1, CLUSTER)
 #endif
 #if OPERATIONS > 3
   TAKE(3)
-#endif
-#if OPERATIONS > 4
-  TAKE(4)
-#endif
-#if OPERATIONS > 5
-  TAKE(5)
 #endif
   if (thread() < OPERATIONS) {
     Operation& op = ops[thread()];
@@ -168,15 +150,15 @@ LUCE_KERNEL_CLUSTER(gemm_chain, ALL_WARPS * WARP, 1, CLUSTER)
         }
       }
     }
-    const i32 all_groups = ceil_div(op.row_blocks, BLOCKS), chunks = op.chunks;
-    op.first_group = (i32)((u32)(all_groups * cluster) / (u32)clusters);
-    op.groups = (i32)((u32)(all_groups * (cluster + 1)) / (u32)clusters) - op.first_group;
+    const i32 chunks = op.chunks;
+    op.first_block = (i32)((u32)(op.row_blocks * cluster) / (u32)clusters);
+    op.blocks = (i32)((u32)(op.row_blocks * (cluster + 1)) / (u32)clusters) - op.first_block;
     op.first_chunk = split_at(rank, 0, chunks), op.width = split_at(rank + 1, CLUSTER - 1, chunks) - op.first_chunk;
     op.divisor = chunks == 1 ? 0 : 0xffffffffu / (u32)chunks + 1;
-    i32 count = op.groups / CLUSTER * chunks;  // CLUSTER groups, a period, have `chunks` units of this CTA
+    i32 count = op.blocks / CLUSTER * chunks;  // CLUSTER row-blocks, a period, have `chunks` units of this CTA
     NO_UNROLL
-    for (i32 i = 0; i < op.groups % CLUSTER; i++) count += split_at(rank + 1, i, chunks) - split_at(rank, i, chunks);
-    op.units_end = count, op.turns_end = ceil_div(op.groups, CLUSTER);
+    for (i32 i = 0; i < op.blocks % CLUSTER; i++) count += split_at(rank + 1, i, chunks) - split_at(rank, i, chunks);
+    op.units_end = count, op.turns_end = ceil_div(op.blocks, CLUSTER);
   }
   sync_block();
   if (thread() == 0) {
@@ -186,7 +168,7 @@ LUCE_KERNEL_CLUSTER(gemm_chain, ALL_WARPS * WARP, 1, CLUSTER)
   sync_block();
   const i32 all_turns = ops[OPERATIONS - 1].turns_end;
 
-  // Unit i of an operation: its group, the nth of the cluster, and its chunk.
+  // Unit i of an operation: its row-block, the nth of the cluster, and its chunk.
   auto unit_at = [&](const Operation& op, i32 i, i32& nth, i32& chunk) {
     nth = op.chunks == 1 ? i : (i32)mul_high((u32)i, op.divisor);
     i32 rest = i - nth * op.chunks;
@@ -207,7 +189,6 @@ LUCE_KERNEL_CLUSTER(gemm_chain, ALL_WARPS * WARP, 1, CLUSTER)
 
   // The ring: which unit, and how much of it, is loaded next.
   i32 load_unit = warp, load_op = 0, load_left = 0;
-  [[maybe_unused]] i64 load_gap = 0;  // to the second row-block; an odd last one is its own second
   const u8* load_at = nullptr;
   auto next_load = [&] {
     while (load_unit >= ops[load_op].units_end)
@@ -215,30 +196,25 @@ LUCE_KERNEL_CLUSTER(gemm_chain, ALL_WARPS * WARP, 1, CLUSTER)
     const Operation& op = ops[load_op];
     i32 nth, chunk;
     unit_at(op, load_unit - (load_op ? ops[load_op - 1].units_end : 0), nth, chunk);
-    const i32 block = (op.first_group + nth) * BLOCKS;
-    load_at = op.w + ((i64)block * op.records + (op.from_chunk + chunk) * 4) * RECORD_BYTES;
+    load_at = op.w + ((i64)(op.first_block + nth) * op.records + (op.from_chunk + chunk) * 4) * RECORD_BYTES;
     load_left = records_of(op, chunk) * PIECES;
-#if BLOCKS > 1
-    load_gap = block + 1 < op.row_blocks ? (i64)op.records * RECORD_BYTES : 0;
-#endif
     load_unit += WARPS;
   };
   auto load = [&](i32 stage) {  // lane 0
     if (load_left == 0) return;
-    bar_expect(bars + stage, STAGE_BYTES);
-    UNROLL
-    for (int b = 0; b < BLOCKS; b++) bulk_load(ring + stage * STAGE_BYTES + b * PIECE_BYTES, load_at + b * load_gap, PIECE_BYTES, bars + stage);
+    bar_expect(bars + stage, PIECE_BYTES);
+    bulk_load(ring + stage * PIECE_BYTES, load_at, PIECE_BYTES, bars + stage);
     load_at += PIECE_BYTES;
     if (--load_left == 0 && load_op < OPERATIONS) next_load();
   };
   // Turn `turn` (of all operations) at this CTA: the place of its partial sums waits for so many bytes, or for none where a cluster's last
-  // turn has fewer groups than CTAs.
+  // turn has fewer row-blocks than CTAs.
   auto expect = [&](i32 turn) {
     if (turn >= all_turns) return;
     i32 o = 0;
     while (turn >= ops[o].turns_end) o++;
     const i32 nth = rank + (turn - (o ? ops[o - 1].turns_end : 0)) * CLUSTER;
-    bar_expect(arrivals + turn % SLOTS, nth < ops[o].groups ? (u32)(ops[o].chunks * GROUP_PARTIAL * 4) : 0u);
+    bar_expect(arrivals + turn % SLOTS, nth < ops[o].blocks ? (u32)(ops[o].chunks * PARTIAL * 4) : 0u);
   };
   if (warp < WARPS && lane == 0) {
     next_load();
@@ -288,74 +264,70 @@ LUCE_KERNEL_CLUSTER(gemm_chain, ALL_WARPS * WARP, 1, CLUSTER)
   cluster_wait();
 #endif
 
-#if TILES <= 2
   u32x4 values[2][TILES] = {};
-#endif
   i32 unit = warp, turn = warp - WARPS, stage = 0;
   u32 phase = 0, go_phase = 0;
-  i32 xs_first = 0;  // chunk with which the activations in shared memory begin
   NO_UNROLL
   for (i32 o = 0; o < OPERATIONS; o++) {
     const Operation& op = ops[o];
     [[maybe_unused]] const i32 depth = op.records * RECORD_DEPTH;
     const i32 first_unit = o ? ops[o - 1].units_end : 0;
-    if (op.source != SOURCE_SAME) {
-      auto await_all = [&](const u32* count, u32 arrivals) {
-        if (warp == WARPS && lane == 0) {
-          grid_wait(count, arrivals);
-          bar_arrive(go);
-        }
-        bar_wait(go, go_phase);
-        go_phase ^= 1;
-      };
-      auto before = [&] {  // what this operation reads is there
-        if (o == 0) {
-          pdl_wait();
-          return;
-        }
-        await_all(counts + o, (u32)(grid_x() * (ALL_WARPS - WARPS)));
-      };
-      // Those of a norm are all kept: each CTA has to make it of all anyway.
-      const i32 first = op.source == SOURCE_NORM ? 0 : op.from_chunk + op.first_chunk;
-      const i32 held = op.source == SOURCE_NORM ? op.records : min_(op.width * 4, op.records - first * 4);
-      xs_first = first;
-#if NORM
-      if (op.source == SOURCE_NORM)
-        norm_activations(before, (const f32*)op.x, op.scale, eps, hidden, rows, op.records, first * 4, held,
-                         {(u16*)xs, ROWS, 0, x_bytes / (2 * ROWS)}, 0, room);
-#endif
-      const u8* from = op.x;
-      if (op.source == SOURCE_ROWS) {
-        from = normed;
-        before();
-#if NORM
-        NO_UNROLL
-        for (i32 row = block_x(); row < rows; row += grid_x())
-          norm_activations([] {}, (const f32*)op.x + (i64)row * hidden, op.scale, eps, hidden, 1, op.records, 0, op.records,
-                           {(u16*)normed, ROWS, 0, depth}, row, room);
-#endif
-        if (thread() == 0 && block_x() < rows) grid_arrive(counts + OPERATIONS + o);
-        await_all(counts + OPERATIONS + o, (u32)min_(rows, grid_x()));
+    auto await_all = [&](const u32* count, u32 arrivals) {
+      if (warp == WARPS && lane == 0) {
+        grid_wait(count, arrivals);
+        bar_arrive(go);
       }
-      if (op.source != SOURCE_NORM) {
-        if (op.source != SOURCE_ROWS) before();
-        const i32 bytes = held * (RECORD_DEPTH * ROWS * 2);
-#if MINIMA
-        // The sums first, so that their way is part of the activations'.
-        const bool summed = op.source != SOURCE_BARE && thread() < bytes / 256;
-        u32x4 some = {};
-        if (summed) some = *(const u32x4*)(from + (i64)depth * ROWS * 2 + (i64)first * (CHUNK_DEPTH * ROWS / 8) + thread() * 16);
+      bar_wait(go, go_phase);
+      go_phase ^= 1;
+    };
+    auto before = [&] {  // what this operation reads is there
+      if (o == 0) {
+        pdl_wait();
+        return;
+      }
+      await_all(counts + o, (u32)(grid_x() * (ALL_WARPS - WARPS)));
+    };
+    // With which chunk the activations in shared memory begin. Those of a norm are all kept: each CTA makes it of all anyway.
+    const i32 xs_first = op.source == SOURCE_NORM ? 0 : op.from_chunk + op.first_chunk;
+    const i32 held = op.source == SOURCE_NORM ? op.records : min_(op.width * 4, op.records - xs_first * 4);
+#if NORM
+    if (op.source == SOURCE_NORM)
+      norm_activations(before, (const f32*)op.x, op.scale, eps, hidden, rows, op.records, xs_first * 4, held,
+                       {(u16*)xs, ROWS, 0, x_bytes / (2 * ROWS)}, 0, room);
 #endif
-        copy_in(xs, from + (i64)first * (CHUNK_DEPTH * ROWS * 2), bytes);
-#if MINIMA
-        if (summed) *(u32x4*)(sums + thread() * 16) = some;
-        if (op.source == SOURCE_BARE) {
-          sync_block();
-          make_sums(xs, (u16*)sums, held);
-        }
+    const u8* from = op.x;
+    if (op.source == SOURCE_ROWS) {
+      from = normed;
+      before();
+#if NORM
+      NO_UNROLL
+      for (i32 row = block_x(); row < rows; row += grid_x())
+        norm_activations([] {}, (const f32*)op.x + (i64)row * hidden, op.scale, eps, hidden, 1, op.records, 0, op.records,
+                         {(u16*)normed, ROWS, 0, depth}, row, room);
 #endif
+      if (thread() == 0 && block_x() < rows) grid_arrive(counts + OPERATIONS + o);
+      await_all(counts + OPERATIONS + o, (u32)min_(rows, grid_x()));
+    }
+    if (op.source != SOURCE_NORM) {
+      if (op.source != SOURCE_ROWS) before();
+      const i32 bytes = held * (RECORD_DEPTH * ROWS * 2);
+#if MINIMA
+      // The first sums before the activations, so that their way is part of those'.
+      const u8* its_sums = from + (i64)depth * ROWS * 2 + (i64)xs_first * (CHUNK_DEPTH * ROWS / 8);
+      const i32 sums_bytes = op.source == SOURCE_BARE ? 0 : bytes / 16, all_threads = block_threads() * 16;
+      u32x4 some = {};
+      if (thread() * 16 < sums_bytes) some = *(const u32x4*)(its_sums + thread() * 16);
+#endif
+      copy_in(xs, from + (i64)xs_first * (CHUNK_DEPTH * ROWS * 2), bytes);
+#if MINIMA
+      if (thread() * 16 < sums_bytes) *(u32x4*)(sums + thread() * 16) = some;
+      if (all_threads < sums_bytes) copy_in(sums + all_threads, its_sums + all_threads, sums_bytes - all_threads);
+      if (op.source == SOURCE_BARE) {
         sync_block();
+        make_sums(xs, (u16*)sums, held);
       }
+#endif
+      sync_block();
     }
     if (o == OPERATIONS - 1) pdl_launch();
 
@@ -370,43 +342,28 @@ LUCE_KERNEL_CLUSTER(gemm_chain, ALL_WARPS * WARP, 1, CLUSTER)
         const i32 pieces = records_of(op, chunk) * PIECES;
         const u8* at_x = my_x + chunk * (CHUNK_DEPTH * ROWS * 2);
         [[maybe_unused]] const u8* at_sums = my_sums + chunk * (CHUNK_DEPTH * ROWS / 8);
-        Tile p[BLOCKS];
-        UNROLL
-        for (int b = 0; b < BLOCKS; b++) clear(p[b]);
+        Tile p;
+        clear(p);
         NO_UNROLL
         for (i32 piece = 0; piece < pieces; piece++) {
-          const u8* record = ring + stage * STAGE_BYTES;
+          const u8* record = ring + stage * PIECE_BYTES;
           bar_wait(bars + stage, phase);
-          Scales scales[BLOCKS];
-          UNROLL
-          for (int b = 0; b < BLOCKS; b++) load_scales(record + b * PIECE_BYTES, lane, scales[b]);
+          Scales scales;
+          load_scales(record, lane, scales);
 #if SCALED
-          Tile c[BLOCKS];
-          UNROLL
-          for (int b = 0; b < BLOCKS; b++) clear(c[b]);
+          Tile c;
+          clear(c);
 #else
-          Tile (&c)[BLOCKS] = p;
+          Tile& c = p;
 #endif
           UNROLL
           for (int quarter = 0; quarter < QUARTERS; quarter++) {
-#if TILES <= 2
+            u32 a[4][4];
             UNROLL
             for (int pair = 0; pair < 2; pair++) load_activations(values[pair], at_x + (2 * quarter + pair) * (ROWS * ROW_BYTES));
+            load_weights(record, scales, lane, quarter, a);
             UNROLL
-            for (int b = 0; b < BLOCKS; b++) {
-              u32 a[4][4];
-              load_weights(record + b * PIECE_BYTES, scales[b], lane, quarter, a);
-              UNROLL
-              for (int pair = 0; pair < 2; pair++) multiply_pair(c[b], a, pair, values[pair]);
-            }
-#else
-            UNROLL
-            for (int b = 0; b < BLOCKS; b++) {
-              u32 a[4][4];
-              load_weights(record + b * PIECE_BYTES, scales[b], lane, quarter, a);
-              multiply(c[b], a, at_x + quarter * (64 * ROWS * 2));
-            }
-#endif
+            for (int pair = 0; pair < 2; pair++) multiply_pair(c, a, pair, values[pair]);
           }
 #if SCALED
           u32x2 sum[TILES] = {};
@@ -414,8 +371,7 @@ LUCE_KERNEL_CLUSTER(gemm_chain, ALL_WARPS * WARP, 1, CLUSTER)
           UNROLL
           for (int t = 0; t < TILES; t++) sum[t] = words2_at(at_sums + t * 8 * SUM_BYTES);
 #endif
-          UNROLL
-          for (int b = 0; b < BLOCKS; b++) add_record(p[b], c[b], record + b * PIECE_BYTES, sum, lane);
+          add_record(p, c, record, sum, lane);
           at_sums += ROWS * SUM_BYTES;
 #endif
           at_x += QUARTERS * 64 * ROWS * 2;
@@ -423,36 +379,34 @@ LUCE_KERNEL_CLUSTER(gemm_chain, ALL_WARPS * WARP, 1, CLUSTER)
           if (lane == 0) load(stage);
           if (++stage == STAGES) stage = 0, phase ^= 1;
         }
-        // To the group's home, once the turn whose place it takes is over.
+        // To the row-block's home, once the turn whose place it takes is over.
         const i32 home = nth % CLUSTER, its = first_turn + nth / CLUSTER, slot = its % SLOTS;
         await_cluster(merged + home * SLOTS + slot, (u32)(its / SLOTS));
         ClusterStores stores;
         stores.open(arrivals + slot, home);
-        UNROLL
-        for (int b = 0; b < BLOCKS; b++) put_partial(stores, partials + (slot * slices + chunk) * GROUP_PARTIAL + b * PARTIAL, p[b], lane);
+        put_partial(stores, partials + (slot * slices + chunk) * PARTIAL, p, lane);
       }
     } else if (warp < WARPS + MERGERS) {
       const i32 first_turn = o ? ops[o - 1].turns_end : 0;
       NO_UNROLL
       for (; turn < op.turns_end; turn += MERGERS) {
-        const i32 nth = rank + (turn - first_turn) * CLUSTER, group = op.first_group + nth, slot = turn % SLOTS;
+        const i32 nth = rank + (turn - first_turn) * CLUSTER, block = op.first_block + nth, slot = turn % SLOTS;
         const u32 turns = (u32)(turn / SLOTS);  // of this slot
-        f32 old[BLOCKS][MERGED];
-        if (op.epilogue == EPILOGUE_ADD) {  // before the products are there
+        f32 old[MERGED], t[MERGED];
+        UNROLL
+        for (int v = 0; v < MERGED; v++) old[v] = t[v] = 0.0f;
+        if (op.epilogue == EPILOGUE_ADD && nth < op.blocks) {  // before the products are there
           UNROLL
-          for (int each = 0; each < BLOCKS * MERGED; each++) {
+          for (int v = 0; v < MERGED; v++) {
             i32 row, index;
-            merged_place(each % MERGED, lane, row, index);
-            index += (group * BLOCKS + each / MERGED) * ROW_BLOCK;
-            old[each / MERGED][each % MERGED] = nth < op.groups && row < rows && index < op.n ? ((const f32*)op.y)[(i64)row * op.stride + index] : 0.0f;
+            merged_place(v, lane, row, index);
+            index += block * ROW_BLOCK;
+            if (row < rows && index < op.n) old[v] = ((const f32*)op.y)[(i64)row * op.stride + index];
           }
         }
         await_cluster(merged + rank * SLOTS + slot, turns);  // else the barrier may be two phases behind, and its parity the same
         bar_wait(arrivals + slot, turns & 1);
-        f32 t[BLOCKS][MERGED];
-        UNROLL
-        for (int v = 0; v < BLOCKS * MERGED; v++) t[v / MERGED][v % MERGED] = 0.0f;
-        const f32* from = partials + slot * slices * GROUP_PARTIAL;
+        const f32* from = partials + slot * slices * PARTIAL;
         auto free_slot = [&] {  // what was loaded from it has been used
           sync_warp();
           if (lane == 0 && turn + SLOTS < all_turns) {  // else nobody waits for it
@@ -460,58 +414,52 @@ LUCE_KERNEL_CLUSTER(gemm_chain, ALL_WARPS * WARP, 1, CLUSTER)
             publish_cluster(merged + rank * SLOTS + slot, turns + 1);
           }
         };
-        auto take = [&](const f32* chunk) {
-          UNROLL
-          for (int b = 0; b < BLOCKS; b++) take_partial(t[b], chunk + b * PARTIAL, lane);
-        };
-        if (nth >= op.groups) {
+        if (nth >= op.blocks) {
           free_slot();
           continue;
         }
-        if (op.chunks < op.all_chunks) {  // on to device memory; the last slice of the group adds up
-          f32 *mine = parts + (i64)group * op.all_chunks * GROUP_PARTIAL, *to = mine + op.from_chunk * GROUP_PARTIAL;
-          for (i32 i = lane * 4; i < op.chunks * GROUP_PARTIAL; i += WARP * 4) *(f32x4*)(to + i) = *(const f32x4*)(from + i);
+        if (op.chunks < op.all_chunks) {  // on to device memory; the last slice of the row-block adds up
+          f32 *mine = parts + (i64)block * op.all_chunks * PARTIAL, *to = mine + op.from_chunk * PARTIAL;
+          for (i32 i = lane * 4; i < op.chunks * PARTIAL; i += WARP * 4) *(f32x4*)(to + i) = *(const f32x4*)(from + i);
           free_slot();
           sync_warp();
           u32 others = 0;
-          if (lane == 0) others = atomic_add_ordered(counts + 2 * OPERATIONS + group, (u32)op.chunks);
+          if (lane == 0) others = atomic_add_ordered(counts + 2 * OPERATIONS + block, (u32)op.chunks);
           if (shfl(others, 0) + (u32)op.chunks != (u32)op.all_chunks) continue;
           sync_warp();
           _Pragma("unroll 8")
-          for (i32 chunk = 0; chunk < op.all_chunks; chunk++) take(mine + chunk * GROUP_PARTIAL);
-          if (lane == 0) counts[2 * OPERATIONS + group] = 0;
+          for (i32 chunk = 0; chunk < op.all_chunks; chunk++) take_partial(t, (const f32*)mine + chunk * PARTIAL, lane);
+          if (lane == 0) counts[2 * OPERATIONS + block] = 0;
         } else {
           _Pragma("unroll 4")
-          for (i32 chunk = 0; chunk < op.chunks; chunk++) take(from + chunk * GROUP_PARTIAL);
+          for (i32 chunk = 0; chunk < op.chunks; chunk++) take_partial(t, from + chunk * PARTIAL, lane);
         }
         if (op.epilogue == EPILOGUE_SWIGLU) {
           const Activations next = {(u16*)op.y, ROWS, 0, op.stride};
           UNROLL
-          for (int each = 0; each < BLOCKS * MERGED; each++) {
-            const int b = each / MERGED, v = each % MERGED;
+          for (int v = 0; v < MERGED; v++) {
             i32 row, index;
             merged_place(v, lane, row, index);
 #if ROWS <= 2
-            f32 up = shfl_xor(t[b][v], 8 * ROWS);
+            f32 up = shfl_xor(t[v], 8 * ROWS);
 #elif ROWS == 4
-            f32 up = t[b][v | 1];
+            f32 up = t[v | 1];
 #else
-            f32 up = t[b][v | 2];
+            f32 up = t[v | 2];
 #endif
-            i32 k = (group * BLOCKS + b) * 8 + index;
+            i32 k = block * 8 + index;
             if (index < 8 && lane < PARTIAL && row < rows && 2 * k < op.n)
-              next.at[activation_index(next, row, k)] = f32_to_bf16(mul(silu_(t[b][v]), up));
+              next.at[activation_index(next, row, k)] = f32_to_bf16(mul(silu_(t[v]), up));
           }
         } else {
           UNROLL
-          for (int each = 0; each < BLOCKS * MERGED; each++) {
-            const int b = each / MERGED, v = each % MERGED;
+          for (int v = 0; v < MERGED; v++) {
             i32 row, index;
             merged_place(v, lane, row, index);
-            index += (group * BLOCKS + b) * ROW_BLOCK;
+            index += block * ROW_BLOCK;
             if (lane < PARTIAL && row < rows && index < op.n) {
               f32* to = (f32*)op.y + (i64)row * op.stride + index;
-              *to = op.epilogue == EPILOGUE_ADD ? add(old[b][v], t[b][v]) : t[b][v];
+              *to = op.epilogue == EPILOGUE_ADD ? add(old[v], t[v]) : t[v];
             }
           }
         }
@@ -561,7 +509,7 @@ LUCE_KERNEL_CLUSTER(gemm_chain, ALL_WARPS * WARP, 1, CLUSTER)
       }
     }
 #endif
-    if (o + 1 < OPERATIONS && warp >= WARPS && ops[o + 1].source != SOURCE_SAME) {
+    if (o + 1 < OPERATIONS && warp >= WARPS) {
       sync_warp();
       if (lane == 0) grid_arrive(counts + o + 1);
     }

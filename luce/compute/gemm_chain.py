@@ -18,15 +18,13 @@ from luce.compute.gemm_cluster_plan import (
     CHUNK_DEPTH,
     TABLE_BYTES,
     partial_floats,
-    stage_bytes,
     window_chunks,
 )
+from luce.compute.gemm_plan import piece_bytes
 from luce.compute.packing import ROW_BLOCK
 
 __all__ = ["ChainForm", "ChainPlan", "Gates", "Link", "LinkShape", "Source", "launch_chain", "plan_chain"]
 
-MOST_LINKS = 6
-MOST_DEPTH_NORMED = 8192
 _WITH_MINIMA = ("Q4_K", "Q5_K")
 _LINK_BYTES = 128
 """Of shared memory: struct Operation."""
@@ -41,9 +39,7 @@ class Source(enum.Enum):
     """The same without sums (as SWIGLU leaves it)."""
     NORM = 2
     """f32 rows, whose RMS norm every CTA makes for itself."""
-    SAME = 3
-    """What the one before read; it does not wait for that one."""
-    ROWS = 4
+    ROWS = 3
     """As NORM; one CTA a row makes it for all."""
 
 
@@ -98,15 +94,13 @@ class ChainForm:
     """Of a CTA, that multiply."""
     stages: int
     """Of a warp's ring."""
-    blocks: int = 1
-    """Row-blocks of a group, which a warp multiplies together: 1 or 2."""
     cluster: int = 1
     """CTAs that share K."""
     slices: tuple[int, ...] = ()
     """Chunks of a cluster for each link; 0, or none: all."""
     mergers: int = 1
     slots: int = 0
-    """Groups whose partial sums can be on the way to a CTA; 0: as many as its warps can fill."""
+    """Row-blocks whose partial sums can be on the way to a CTA; 0: as many as its warps can fill."""
     table: int = 0
     """Of eight bytes of codes, how many are looked up in a table in shared memory (IQ4_XS)."""
 
@@ -145,7 +139,7 @@ def fit_chain(
     form: ChainForm,
 ) -> ChainPlan | None:
     """The launch in this form; None where it does not fit."""
-    cluster, blocks = form.cluster, form.blocks
+    cluster = form.cluster
     wanted = (form.slices + (0,) * len(links))[: len(links)]
     slices = tuple(min(size or link.chunks, link.chunks) for size, link in zip(wanted, links, strict=True))
     windows = [
@@ -156,11 +150,6 @@ def fit_chain(
         min(window * CHUNK_DEPTH, padded_depth(link.depth))
         for window, link in zip(windows, links, strict=True)
     ]
-    if any(
-        link.source is Source.SAME and (size < link.chunks or link.depth != links[at - 1].depth)
-        for at, (link, size) in enumerate(zip(links, slices, strict=True))
-    ):
-        return None
     x_bytes = max(held) * rows * 2
     gate_chunks = links[-1].chunks
     if gates and (slices[-1] < links[-1].chunks or gate_chunks > 8):
@@ -177,10 +166,10 @@ def fit_chain(
     if any(records > 32 for records, _ in normed):
         return None
     norm = max((-(-height * records // all_warps) for records, height in normed), default=0)
-    partial = partial_floats(rows) * blocks * 4
+    partial = partial_floats(rows) * 4
     shared = (
         (TABLE_BYTES if form.table else 0)
-        + form.warps * form.stages * stage_bytes(name, blocks)
+        + form.warps * form.stages * piece_bytes(name)
         + x_bytes
         + (x_bytes // 16 if name in _WITH_MINIMA else 0)
         + gate_bytes
@@ -191,18 +180,17 @@ def fit_chain(
         + (form.warps * form.stages + slots + 3) * 8
         + cluster * slots * 4
     )
-    few_threads = name in _WITH_MINIMA and x_bytes // 256 > all_warps * 32
     few_clusters = any(
         -(-link.chunks // size) > grid // cluster for link, size in zip(links, slices, strict=True)
     )
-    if shared > shared_limit or all_warps > 32 or few_threads or few_clusters:
+    if shared > shared_limit or all_warps > 32 or few_clusters:
         return None
-    groups = [
-        -(-link.out // (ROW_BLOCK * blocks)) if size < link.chunks else 0
+    shared_blocks = [
+        -(-link.out // ROW_BLOCK) if size < link.chunks else 0
         for link, size in zip(links, slices, strict=True)
     ]
-    parts = [count * link.chunks * partial // 4 for count, link in zip(groups, links, strict=True)]
-    sizes = norm, x_bytes, gate_outputs, gate_bytes, shared, max(parts), 2 * len(links) + max(groups)
+    parts = [count * link.chunks * partial // 4 for count, link in zip(shared_blocks, links, strict=True)]
+    sizes = norm, x_bytes, gate_outputs, gate_bytes, shared, max(parts), 2 * len(links) + max(shared_blocks)
     return ChainPlan(form, grid // cluster * cluster, slices, slots, *sizes)
 
 
@@ -229,9 +217,8 @@ def plan_chain(
 def _forms(rows: int, multiprocessors: int) -> list[ChainForm]:
     if multiprocessors < 8:  # the host build: fewer threads, and everything else of it
         return [ChainForm(3, 2, slices=(1, 0, 1, 0, 0, 0))]
-    if rows > 8:
-        return [ChainForm(12, 2, cluster=2, slices=(0, 0, 6), mergers=6, slots=4)]
-    return [ChainForm(16, 2, cluster=2, mergers=4), ChainForm(16, 2, cluster=2, mergers=4, slices=(0, 0, 6))]
+    warps = [ChainForm(16, stages, cluster=2, mergers=4) for stages in ((4, 3, 2) if rows == 1 else (2,))]
+    return [*warps, ChainForm(16, 2, cluster=2, mergers=4, slots=5, slices=(0, 0, 6))]
 
 
 def launch_chain(
@@ -260,7 +247,6 @@ def launch_chain(
         "WARPS": form.warps,
         "MERGERS": form.mergers,
         "GATES": plan.gate_outputs,
-        "BLOCKS": form.blocks,
         "CLUSTER": form.cluster,
         "STAGES": form.stages,
         "SLOTS": plan.slots,

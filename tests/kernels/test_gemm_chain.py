@@ -53,7 +53,6 @@ class Layer:
             both,
             matrix(self.hidden, self.ffn, 4),
             matrix(self.inputs, self.hidden, 6),
-            matrix(48, self.hidden, 7),
         ]
         self.scales = [device.array(rng.uniform(0.5, 2, self.hidden).astype(np.float32)) for _ in range(2)]
         self.gates = SmallMatrix(
@@ -75,23 +74,14 @@ class Layer:
         }
 
     def links(self, at: dict[str, Any]) -> list[Link]:
-        out, both, down, inputs, more = self.matrices
+        out, both, down, inputs = self.matrices
         stride = self.inputs + 48
         gates = Gates(self.gates.data, self.gate_rows, at["gates"], 128) if self.with_gates else None
         return [
             Link(out, at["mixed"], Source.SUMMED, at["x"], Epilogue.ADD),
             Link(both, at["x"], self.norm, at["middle"], Epilogue.SWIGLU, scale=self.scales[0]),
             Link(down, at["middle"], Source.BARE, at["x"], Epilogue.ADD),
-            Link(inputs, at["x"], self.norm, at["inputs"], Epilogue.STORE, stride, self.scales[1]),
-            Link(
-                more,
-                at["x"],
-                Source.SAME,
-                at["inputs"].reshape(-1)[self.inputs :],
-                Epilogue.STORE,
-                stride,
-                gates=gates,
-            ),
+            Link(inputs, at["x"], self.norm, at["inputs"], Epilogue.STORE, stride, self.scales[1], gates),
         ]
 
     def one_by_one(self, at: dict[str, Any]) -> dict[str, np.ndarray]:
@@ -159,10 +149,10 @@ def same(found: dict[str, np.ndarray], wanted: dict[str, np.ndarray]) -> None:
 FORMS = {
     "one warp": (ChainForm(1, 2), 2),
     "whole": (ChainForm(4, 2), 4),
-    "two blocks, two mergers": (ChainForm(3, 3, blocks=2, mergers=2), 3),
-    "slices": (ChainForm(4, 2, slices=(1, 0, 2, 0, 0)), 4),
-    "clusters": (ChainForm(3, 2, blocks=2, cluster=2, slices=(0, 0, 2, 0, 0)), 4),
-    "few slots": (ChainForm(5, 2, slices=(0, 0, 1, 0, 0), slots=1), 4),
+    "mergers": (ChainForm(3, 3, mergers=3), 3),
+    "slices": (ChainForm(4, 2, slices=(1, 0, 2)), 4),
+    "clusters": (ChainForm(3, 2, cluster=2, slices=(0, 0, 2), mergers=2), 4),
+    "few slots": (ChainForm(5, 2, slices=(0, 0, 1), slots=1), 4),
 }
 
 

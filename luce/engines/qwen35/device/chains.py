@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 
 import attrs
@@ -11,12 +12,14 @@ from luce.compute.device import Array, Device
 from luce.compute.gemm import Epilogue, GemmScratch, WeightMatrix
 from luce.compute.gemm_chain import ChainPlan, Gates, Link, LinkShape, Source, launch_chain, plan_chain
 from luce.engines.qwen35.device.small import SmallMatrix
-from luce.engines.qwen35.device.weights import DeltaNet, Dense, Matrix, Part, Text, Vector
+from luce.engines.qwen35.device.weights import DeltaNet, Dense, Part, Text, Vector
 
 __all__ = ["Chain", "ChainRows", "Chains", "chain_plans", "find_chain", "has_chains"]
 
-CHAIN_ROWS = 16
-"""Most rows of such a step; more go through warpgroup products."""
+CHAIN_ROWS = 8
+"""Most rows of such a step: with 16 products one by one are as quick."""
+LEAST_BYTES = 160 << 20
+"""Of a chain's weights that make it quicker than its products one by one (126 MB do not on an H200, 221 MB do)."""
 EACH_NORMS = 1
 """Rows up to which every CTA makes the norms for itself."""
 
@@ -33,8 +36,8 @@ class Chain:
     out: Part
     gate_up: Part
     down: Part
-    inputs: tuple[Part, ...]
-    """Of the next layer's mixer; none where they are of another format, or there is no next layer."""
+    inputs: Part | None
+    """Of the next layer's mixer; None where they are of another format, or there is no next layer."""
     gates: SmallMatrix | None
     """Beside those."""
     post_norm: Vector
@@ -46,11 +49,20 @@ class Chain:
 
     def shapes(self, rows: int) -> tuple[LinkShape, ...]:
         norm = Source.NORM if rows <= EACH_NORMS else Source.ROWS
-        sources = [Source.SUMMED, norm, Source.BARE, norm] + [Source.SAME] * (len(self.inputs) - 1)
-        parts = (self.out, self.gate_up, self.down, *self.inputs)
+        sources = (Source.SUMMED, norm, Source.BARE, norm)
         return tuple(
-            LinkShape(part.rows, part.depth, source) for part, source in zip(parts, sources, strict=False)
+            LinkShape(part.rows, part.depth, source)
+            for part, source in zip(self.parts, sources[: len(self.parts)], strict=True)
         )
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        parts = (self.out, self.gate_up, self.down)
+        return parts if self.inputs is None else (*parts, self.inputs)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(math.prod(part.shape) for part in self.parts)
 
     def plan(self, device: Device, rows: int) -> ChainPlan | None:
         """The launch for a bucket of rows; None where none fits."""
@@ -60,41 +72,36 @@ class Chain:
             rows,
             device.multiprocessors,
             device.shared_limit,
-            self.gates.rows if self.gates is not None and self.inputs else 0,
+            0 if self.gates is None else self.gates.rows,
         )
 
 
-def find_chain(text: Text, number: int) -> Chain | None:
-    """The chain behind a layer's mixer; None where its products are of several formats, or experts."""
+def find_chain(device: Device, text: Text, number: int) -> Chain | None:
+    """The chain behind a layer's mixer; None where it does not pay, or products are experts' or of several formats."""
     layer = text.layers[number]
-    if not isinstance(layer.ffn, Dense):
+    if not (has_chains(device) and isinstance(layer.ffn, Dense)):
         return None
     matrices = (layer.mixer.out, layer.ffn.gate_up, layer.ffn.down)
     parts = [part for matrix in matrices for part in matrix.parts]
     if len(parts) != 3 or len({part.format for part in parts}) > 1:
         return None
-    inputs: tuple[Part, ...] = ()
-    gates: SmallMatrix | None = None
-    following = text.layers[number + 1] if number + 1 < len(text.layers) else None
-    if following is not None and _one_format(following.mixer.inputs, parts[0].format):
-        beside = following.mixer.gates if isinstance(following.mixer, DeltaNet) else None
-        if beside is None or isinstance(beside, SmallMatrix):
-            inputs, gates = following.mixer.inputs.parts, beside
-    norm = None if following is None else following.input_norm
     out, gate_up, down = parts
-    return Chain(out, gate_up, down, inputs, gates, layer.post_norm, norm)
-
-
-def _one_format(matrix: Matrix, name: str) -> bool:
-    return all(part.format == name for part in matrix.parts)
+    chain = Chain(out, gate_up, down, None, None, layer.post_norm, None)
+    if number + 1 < len(text.layers):
+        following = text.layers[number + 1]
+        mixer = following.mixer
+        inputs = mixer.inputs.parts
+        if len(inputs) == 1 and inputs[0].format == chain.format:
+            gates = mixer.gates if isinstance(mixer, DeltaNet) else None
+            chain = attrs.evolve(chain, inputs=inputs[0], gates=gates, next_norm=following.input_norm)
+    pays = chain.nbytes >= LEAST_BYTES or device.arch == "host"
+    return chain if pays else None
 
 
 def chain_plans(device: Device, text: Text) -> Iterator[ChainPlan]:
     """Of all layers and buckets."""
-    if not has_chains(device):
-        return
     for number in range(len(text.layers)):
-        chain = find_chain(text, number)
+        chain = find_chain(device, text, number)
         for rows in BUCKETS:
             if chain is not None and rows <= CHAIN_ROWS and (plan := chain.plan(device, rows)) is not None:
                 yield plan
@@ -139,9 +146,7 @@ class Chains:
     def _planned(self, number: int, rows: int) -> tuple[Chain, ChainPlan] | None:
         key = number, rows
         if key not in self._found:
-            chain = None
-            if rows <= CHAIN_ROWS and has_chains(self._device):
-                chain = find_chain(self._text, number)
+            chain = find_chain(self._device, self._text, number) if rows <= CHAIN_ROWS else None
             plan = None if chain is None else chain.plan(self._device, rows)
             self._found[key] = None if chain is None or plan is None else (chain, plan)
         return self._found[key]
@@ -159,13 +164,22 @@ class Chains:
             Link(gate_up, at.x, sources[1], at.middle, Epilogue.SWIGLU, scale=chain.post_norm.data),
             Link(down, at.middle, sources[2], at.x, Epilogue.ADD, hidden),
         ]
-        gates = chain.gates
-        for part, source in zip(chain.inputs, sources[3:], strict=True):
+        if chain.inputs is not None:
             assert chain.next_norm is not None
-            to, last = at.inputs.reshape(-1)[part.first :], part is chain.inputs[-1]
-            beside = None
-            if last and gates is not None:
-                beside = Gates(gates.data, gates.rows, at.gates, int(at.gates.shape[1]))
+            gates = None
+            if chain.gates is not None:
+                gates = Gates(chain.gates.data, chain.gates.rows, at.gates, int(at.gates.shape[1]))
             stride, scale = int(at.inputs.shape[1]), chain.next_norm.data
-            links.append(Link(self._weights(part), at.x, source, to, Epilogue.STORE, stride, scale, beside))
+            links.append(
+                Link(
+                    self._weights(chain.inputs),
+                    at.x,
+                    sources[3],
+                    at.inputs,
+                    Epilogue.STORE,
+                    stride,
+                    scale,
+                    gates,
+                )
+            )
         launch_chain(self._device, links, at.rows, at.rows, at.eps, self._scratch, plan, at.normed)

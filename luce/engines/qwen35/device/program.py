@@ -137,7 +137,7 @@ class QwenProgram:
             chain = self._products.chains.find(number, at.rows) if at.is_step else None
             if chain is not None:
                 self._chain(at, number, chain, mixed)
-                ready = bool(chain.inputs)
+                ready = chain.inputs is not None
                 continue
             ready = False
             self._products.add(layer.mixer.out, mixed, self.x)
@@ -201,7 +201,7 @@ class QwenProgram:
         """A layer's products behind its mixer, and what the next one's reads."""
         normed, gates = self._input("normed", at, self.hidden), self._scratch["gates"]
         inputs = self.x
-        if chain.inputs:
+        if chain.inputs is not None:
             inputs = self._rows_of("mixer inputs", self._text.layers[number + 1].mixer.inputs.rows)
         rows = ChainRows(
             mixed.height,
