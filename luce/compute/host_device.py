@@ -123,8 +123,6 @@ class HostDevice:
     fingerprint = "host build of the kernels"
     multiprocessors = 4
     shared_limit: int = 232448
-    chains = False
-    """Are steps' products launched in chains? Each takes threads of all blocks at once, which is slow here."""
 
     def __init__(self, *, threads: bool = False, options: tuple[str, ...] = (), poison: bool = True) -> None:
         self._options = (*(("-DLUCE_HOST_THREADS", "-pthread") if threads else ()), *options)

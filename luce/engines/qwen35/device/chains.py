@@ -26,7 +26,7 @@ EACH_NORMS = 1
 
 def has_chains(device: Device) -> bool:
     """Do all CTAs of such a launch run at once, with bulk copies?"""
-    return device.arch == "sm_90a" or (device.arch == "host" and getattr(device, "chains", False))
+    return device.arch in ("sm_90a", "host")
 
 
 @attrs.frozen(eq=False)
@@ -94,8 +94,7 @@ def find_chain(device: Device, text: Text, number: int) -> Chain | None:
         if len(inputs) == 1 and inputs[0].format == chain.format:
             gates = mixer.gates if isinstance(mixer, DeltaNet) else None
             chain = attrs.evolve(chain, inputs=inputs[0], gates=gates, next_norm=following.input_norm)
-    pays = chain.nbytes >= LEAST_BYTES or device.arch == "host"
-    return chain if pays else None
+    return chain if chain.nbytes >= LEAST_BYTES else None
 
 
 def chain_plans(device: Device, text: Text) -> Iterator[ChainPlan]:
