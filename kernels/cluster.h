@@ -6,11 +6,11 @@
 #endif
 
 #if defined(LUCE_HOST)
-DEVICE i32 cluster_rank() { return luce_rank(); }
+DEVICE i32 cluster_rank() { return luce_rank() % CLUSTER; }
 DEVICE void cluster_arrive() {}
 DEVICE void cluster_arrive_stored() {}
 DEVICE void cluster_wait() { luce_host::meet_cluster(); }
-template <class T> DEVICE T* luce_in_block(T* at, i32 rank) { return (T*)((u8*)at + (rank - luce_rank()) * luce_host::block->shared_step); }
+template <class T> DEVICE T* luce_in_block(T* at, i32 rank) { return (T*)((u8*)at + (rank - cluster_rank()) * luce_host::block->shared_step); }
 DEVICE void publish_cluster(u32* at, u32 value) {
   for (i32 rank = 0; rank < CLUSTER; rank++) publish_(luce_in_block(at, rank), value);
 }

@@ -83,6 +83,16 @@ DEVICE void await_device(const u32* at, u32 value) {
     asm volatile("nanosleep.u32 64;");
   }
 }
+// Blocks of a grid that all run at once: what a thread (and whoever it had a barrier with) wrote before it arrived is seen by whoever has
+// waited for `value` arrivals, and by whoever it has a barrier with then.
+DEVICE void grid_arrive(u32* at) { asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(at) : "memory"); }
+DEVICE void grid_wait(const u32* at, u32 value) {
+  u32 found;
+  do asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(found) : "l"(at) : "memory");
+  while (found < value);
+}
+// 128 bytes at this address into the second-level cache, sometime.
+DEVICE void prefetch_far(const void* at) { asm volatile("prefetch.global.L2 [%0];" ::"l"(at)); }
 DEVICE void fence_device() { __threadfence(); }
 DEVICE void fence_block() { __threadfence_block(); }
 // A number in shared memory that only grows: what was written before publish_ is seen after await_ has seen `value` or more.

@@ -42,7 +42,9 @@
 
 namespace luce_host {
 
-#ifdef CLUSTER
+#if defined(TOGETHER)  // blocks of the whole grid, which wait for each other
+constexpr i32 BLOCKS_TOGETHER = TOGETHER;
+#elif defined(CLUSTER)
 constexpr i32 BLOCKS_TOGETHER = CLUSTER;
 #else
 constexpr i32 BLOCKS_TOGETHER = 1;
@@ -159,6 +161,14 @@ DEVICE void trap(const char* what);
 DEVICE void await_device(const u32* at, u32 value) {
   if (__atomic_load_n(at, __ATOMIC_ACQUIRE) < value) trap("a block waits for one that runs after it");
 }
+DEVICE void grid_arrive(u32* at) {
+  atomic_add(at, 1);
+  luce_host::changed();
+}
+DEVICE void grid_wait(const u32* at, u32 value) {
+  while (__atomic_load_n(at, __ATOMIC_ACQUIRE) < value) luce_host::let_others_run();
+}
+DEVICE void prefetch_far(const void*) {}
 DEVICE void fence_device() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 DEVICE void fence_block() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 DEVICE void publish_(u32* at, u32 value) {

@@ -172,8 +172,8 @@ LUCE_KERNEL_CLUSTER(gemm_cluster, ALL_WARPS * WARP, CTAS, CLUSTER)
 #endif
   if (!followed) pdl_launch();
 #if NORM
-  norm_activations((const f32*)x, scale, eps, norm_width, rows, records, (from_chunk + first_chunk) * 4, width * 4, resident / (2 * ROWS),
-                   xs, partials);
+  norm_activations(pdl_wait, (const f32*)x, scale, eps, norm_width, rows, records, (from_chunk + first_chunk) * 4, width * 4,
+                   {(u16*)xs, ROWS, 0, resident / (2 * ROWS)}, 0, partials);
   if (followed) pdl_launch();
   cluster_arrive();  // `partials` are nobody's room any more
 #else

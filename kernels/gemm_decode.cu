@@ -140,7 +140,7 @@ LUCE_KERNEL_RESIDENT(gemm_decode, (WARPS + BESIDE) * WARP, CTAS)
 #endif
   if (!followed) pdl_launch();
 #if NORM
-  norm_activations((const f32*)x, scale, eps, norm_width, rows, records, 0, records, depth, xs, partials);
+  norm_activations(pdl_wait, (const f32*)x, scale, eps, norm_width, rows, records, 0, records, {(u16*)xs, ROWS, 0, depth}, 0, partials);
 #else
   pdl_wait();
   sync_block();

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import functools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import attrs
 import numpy as np
@@ -25,7 +25,7 @@ from luce.compute.gemm_plan import (
 )
 from luce.compute.packing import ROW_BLOCK, packed_shape, stored_format
 
-__all__ = ["Epilogue", "GemmScratch", "RowNorm", "WeightMatrix", "scratch_for", "scratch_sizes"]
+__all__ = ["Epilogue", "GemmScratch", "Meeting", "RowNorm", "WeightMatrix", "scratch_for", "scratch_sizes"]
 
 U8 = npt.NDArray[np.uint8]
 PLAIN_ROWS = 8
@@ -70,16 +70,26 @@ class GemmScratch:
     counts: Any
 
 
-def scratch_for(
-    device: Device, plans: Sequence[DecodePlan | ClusterPlan | WidePlan], tiles: int = 1
-) -> GemmScratch:
+class Meeting(Protocol):
+    """A launch whose CTAs meet in device memory."""
+
+    @property
+    def parts(self) -> int:
+        """Floats of scratch."""
+
+    @property
+    def counts(self) -> int:
+        """Counters of scratch."""
+
+
+def scratch_for(device: Device, plans: Sequence[Meeting], tiles: int = 1) -> GemmScratch:
     """Scratch that is enough for all these launches, wide ones of up to ``tiles`` tiles of rows; its counters are zero
     between launches."""
     parts, counts = scratch_sizes(plans, tiles)
     return GemmScratch(device.empty(parts, np.float32), device.zeros(counts, np.uint32))
 
 
-def scratch_sizes(plans: Sequence[DecodePlan | ClusterPlan | WidePlan], tiles: int = 1) -> tuple[int, int]:
+def scratch_sizes(plans: Sequence[Meeting], tiles: int = 1) -> tuple[int, int]:
     """Floats and counters of such scratch."""
     times = [tiles if isinstance(plan, WidePlan) else 1 for plan in plans]
     parts = max((plan.parts * each for plan, each in zip(plans, times, strict=True)), default=0)

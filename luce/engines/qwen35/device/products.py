@@ -14,10 +14,17 @@ import numpy as np
 from luce.compute import gemm_prefill
 from luce.compute.activations import BUCKETS, padded_depth
 from luce.compute.device import Array, Device
-from luce.compute.gemm import BESIDE_ROWS, Epilogue, GemmScratch, RowNorm, WeightMatrix, scratch_sizes
-from luce.compute.gemm_cluster_plan import ClusterPlan
-from luce.compute.gemm_plan import DecodePlan, WidePlan
+from luce.compute.gemm import (
+    BESIDE_ROWS,
+    Epilogue,
+    GemmScratch,
+    Meeting,
+    RowNorm,
+    WeightMatrix,
+    scratch_sizes,
+)
 from luce.compute.gemm_prefill import launch_gemm_prefill, prefill_rows
+from luce.engines.qwen35.device.chains import Chains, chain_plans
 from luce.engines.qwen35.device.descriptors import STEP_ROWS
 from luce.engines.qwen35.device.small import SmallMatrix, launch_small
 from luce.engines.qwen35.device.weights import Matrix, Part, Text
@@ -146,7 +153,7 @@ def _weights(device: Device, part: Part) -> WeightMatrix:
 def product_arrays(device: Device, text: Text) -> tuple[ArraySpec, ArraySpec]:
     """Scratch in which blocks of a product meet, enough for every matrix and bucket. The counters start as zeros."""
     wide, most = has_wide(device), decode_rows(device, text)
-    plans: list[DecodePlan | ClusterPlan | WidePlan] = []
+    plans: list[Meeting] = [*chain_plans(device, text)]
     for part in _parts(text):
         weights = _weights(device, part)
         for rows in BUCKETS:
@@ -172,6 +179,7 @@ class Products:
         self._matrices = {id(part): _weights(device, part) for part in _parts(text)}
         self._most, self._many = decode_rows(device, text), many_rows(device.arch)
         self._wide = has_wide(device)
+        self.chains = Chains(device, text, lambda part: self._matrices[id(part)], self._scratch)
         self._gate_up = gate_up
         self._pointwise = None
         if gate_up is not None:
@@ -192,25 +200,18 @@ class Products:
         """``out`` f32 [rows, …] = x W^T, in its first columns. ``followed``: by a launch that runs beside it."""
         self._f32(matrix, x, out, Epilogue.STORE, followed=followed)
 
-    def store_both(
-        self, first: Matrix, out: Array, second: Matrix | SmallMatrix, to: Array, x: Input
-    ) -> None:
-        """:meth:`store` of two matrices; a small ``second`` costs next to nothing, it runs beside the first."""
-        if x.height > min(BESIDE_ROWS, self._most):
-            if isinstance(second, SmallMatrix):
-                self._small(second, x, to)
-            else:
-                self.store(second, x, to)
-            self.store(first, x, out)
-            return
-        self.store(first, x, out, followed=True)
-        if isinstance(second, SmallMatrix):
+    def store_both(self, first: Matrix, out: Array, second: SmallMatrix, to: Array, x: Input) -> None:
+        """:meth:`store` of two matrices; of few rows the second costs next to nothing, it runs beside the first."""
+        beside = x.height <= min(BESIDE_ROWS, self._most)
+        if not beside:
+            self.store_small(second, x, to)
+        self.store(first, x, out, followed=beside)
+        if beside:
             self._small(second, x, to, beside=True)
-            return
-        stride = int(to.shape[1])
-        for part in second.parts:
-            at, weights = to.reshape(-1)[part.first :], self._matrices[id(part)]
-            weights.plain(x.data, at, x.height, 0, Epilogue.STORE, stride=stride, valid=x.rows, beside=True)
+
+    def store_small(self, matrix: SmallMatrix, x: Input, to: Array) -> None:
+        """:meth:`store` of a small matrix."""
+        self._small(matrix, x, to)
 
     def _small(self, matrix: SmallMatrix, x: Input, to: Array, *, beside: bool = False) -> None:
         launch_small(

@@ -18,6 +18,7 @@ from luce.compute.norms import NORM_SHARED, norm_threads
 from luce.compute.packing import ROW_BLOCK
 from luce.engines.qwen35.config import TextConfig
 from luce.engines.qwen35.device.attention import AttentionKernels, KvArrays, PassArrays, SplitArrays
+from luce.engines.qwen35.device.chains import Chain, ChainRows
 from luce.engines.qwen35.device.deltanet import DeltaNetConstants, DeltaNetLauncher, MixerRows
 from luce.engines.qwen35.device.descriptors import DRAWN, STEP_ROWS
 from luce.engines.qwen35.device.experts import Experts
@@ -26,7 +27,7 @@ from luce.engines.qwen35.device.pool import DevicePool
 from luce.engines.qwen35.device.products import Input, Normed, Products
 from luce.engines.qwen35.device.runner import Tap
 from luce.engines.qwen35.device.sampler import DeviceSampler
-from luce.engines.qwen35.device.weights import Attention, DeltaNet, Dense, Matrix, Text, Vector
+from luce.engines.qwen35.device.weights import Attention, DeltaNet, Dense, Layer, Matrix, Text, Vector
 
 __all__ = ["QwenProgram"]
 
@@ -123,15 +124,22 @@ class QwenProgram:
     def _run(self, at: _Pass, samples: int, tap: Tap | None) -> None:
         self._embedding(at)
         linear = full = 0
+        ready = False  # what the layer's mixer reads is there
         for number, layer in enumerate(self._text.layers):
-            apart = isinstance(layer.mixer, DeltaNet) and layer.mixer.gates is not None
-            normed = self._norm(at, layer.input_norm, None if apart else layer.mixer.inputs)
+            if not ready:
+                self._mixer_inputs(at, layer)
             if isinstance(layer.mixer, DeltaNet):
-                mixed = self._mix_deltanet(at, layer.mixer, normed, linear)
+                mixed = self._mix_deltanet(at, layer.mixer, linear)
                 linear += 1
             else:
-                mixed = self._mix_attention(at, layer.mixer, normed, full)
+                mixed = self._mix_attention(at, layer.mixer, full)
                 full += 1
+            chain = self._products.chains.find(number, at.rows) if at.is_step else None
+            if chain is not None:
+                self._chain(at, number, chain, mixed)
+                ready = chain.inputs is not None
+                continue
+            ready = False
             self._products.add(layer.mixer.out, mixed, self.x)
             if isinstance(layer.ffn, Experts):
                 self._experts(at, layer.post_norm, layer.ffn)
@@ -178,17 +186,42 @@ class QwenProgram:
             early=True,
         )
 
-    def _mix_deltanet(self, at: _Pass, layer: DeltaNet, normed: Input | Normed, number: int) -> Input:
+    def _mixer_inputs(self, at: _Pass, layer: Layer) -> None:
+        """What the layer's mixer reads, out of the rows."""
+        gates = layer.mixer.gates if isinstance(layer.mixer, DeltaNet) else None
+        normed = self._norm(at, layer.input_norm, None if gates is not None else layer.mixer.inputs)
+        inputs = self._rows_of("mixer inputs", layer.mixer.inputs.rows)
+        if gates is None:
+            self._products.store(layer.mixer.inputs, normed, inputs)
+        else:
+            assert isinstance(normed, Input)
+            self._products.store_both(layer.mixer.inputs, inputs, gates, self._scratch["gates"], normed)
+
+    def _chain(self, at: _Pass, number: int, chain: Chain, mixed: Input) -> None:
+        """A layer's products behind its mixer, and what the next one's reads."""
+        normed, gates = self._input("normed", at, self.hidden), self._scratch["gates"]
+        inputs = self.x
+        if chain.inputs is not None:
+            inputs = self._rows_of("mixer inputs", self._text.layers[number + 1].mixer.inputs.rows)
+        rows = ChainRows(
+            mixed.height,
+            mixed.data,
+            self.x,
+            self._scratch["middle"],
+            normed.data,
+            inputs,
+            gates,
+            float(self._eps),
+        )
+        self._products.chains.launch(number, rows)
+
+    def _mix_deltanet(self, at: _Pass, layer: DeltaNet, number: int) -> Input:
         assert self._deltanet is not None
         inputs, gates = self._rows_of("mixer inputs", layer.inputs.rows), self._scratch["gates"]
         stride = int(gates.shape[1])
-        if layer.gates is not None:
-            assert isinstance(normed, Input)
-            self._products.store_both(layer.inputs, inputs, layer.gates, gates, normed)
-        else:
+        if layer.gates is None:
             first = self.config.conv_channels + self.config.value_size
             gates, stride = inputs.reshape(-1)[first:], int(inputs.shape[1])
-            self._products.store(layer.inputs, normed, inputs)
         mixed = self._input("mixed", at, self.config.value_size)
         rows = MixerRows(inputs, int(inputs.shape[1]), gates, stride, mixed.data, mixed.height, mixed.tile)
         constants, state = self._constant(layer), _state(at.pool, number)
@@ -198,10 +231,9 @@ class QwenProgram:
             self._deltanet.chunk(at.parts, at.rows, at.lanes, rows, constants, state)
         return mixed
 
-    def _mix_attention(self, at: _Pass, layer: Attention, normed: Input | Normed, number: int) -> Input:
+    def _mix_attention(self, at: _Pass, layer: Attention, number: int) -> Input:
         assert self._attention is not None
-        inputs, q, rope = self._rows_of("mixer inputs", layer.inputs.rows), self._scratch["queries"], None
-        self._products.store(layer.inputs, normed, inputs)
+        inputs, q = self._rows_of("mixer inputs", layer.inputs.rows), self._scratch["queries"]
         rope = self._scratch["rotations"]
         kv = KvArrays(at.pool.kv["keys"][number], at.pool.kv["values"][number])
         norms = layer.q_norm.data, layer.k_norm.data

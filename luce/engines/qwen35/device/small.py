@@ -1,4 +1,5 @@
-"""Small matrices that stay float32 on a device: the gates of the DeltaNet, where a quantised file has them so."""
+"""Small matrices that are float32 on a device, whatever the file has them in: the gates of the DeltaNet beside larger
+matrices of another format."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ import numpy.typing as npt
 
 from luce.compute.activations import padded_depth
 from luce.compute.device import Array, Device
-from luce.engines.qwen35.device.deferred import matrix_rows
+from luce.compute.gemm_cluster_plan import CHUNK_DEPTH
+from luce.engines.qwen35.device.deferred import matrix_format, matrix_rows
 from luce.engines.qwen35.memory_parts import ArraySpec
 
 __all__ = ["SmallMatrix", "launch_small"]
@@ -45,7 +47,7 @@ class SmallMatrix:
         yield self.data
 
     def formats(self) -> Iterator[tuple[str, str]]:
-        yield from (("F32", "F32") for _ in self.sources)
+        yield from ((matrix_format(source), "F32") for source in self.sources)
 
     def upload(self, device: Device) -> None:
         values = np.zeros((self.rows, padded_depth(self.depth)), np.float32)
@@ -74,19 +76,20 @@ def launch_small(
         x: activations of ``height`` rows, a bucket or a multiple of ``tile``, in the layout of ``tile`` (0: of steps).
         to: float32 [rows or more, rows of W or more].
         beside: run beside the launch before, a ``followed`` product of the same x.
-        outputs: rows of W of a warp, instead of the chosen number.
+        outputs: rows of W of a block, instead of the chosen number.
     """
     group = min(height, 8)
-    outputs = outputs or (1 if height < 8 else 2 if height <= 64 else 8)
+    outputs = outputs or (1 if height <= 64 else 8)
     kernel = device.kernel(
         "matvec_f32.cu", "matvec_f32", {"ROWS": group, "OUTPUTS": outputs, "BESIDE": int(beside)}
     )
     kernel(
-        (-(-matrix.rows // (WARPS * outputs)), -(-rows // group), 1),
+        (-(-matrix.rows // outputs), -(-rows // group), 1),
         WARPS * 32,
         [
             *(x, np.int32(height), np.int32(tile), np.int32(padded_depth(matrix.depth))),
             *(matrix.data, np.int32(matrix.rows), to, np.int32(rows), np.int32(to.shape[1])),
         ],
+        shared=-(-padded_depth(matrix.depth) // CHUNK_DEPTH) * group * outputs * 4,
         early=True,
     )

@@ -182,8 +182,8 @@ class Member(Protocol):
 class DeltaNet:
     inputs: Matrix
     """q | k | v | z, and b | a behind them where they are held in the same format."""
-    gates: Matrix | SmallMatrix | None
-    """b | a by themselves; in float32 where the file has them so."""
+    gates: SmallMatrix | None
+    """b | a by themselves."""
     taps: Vector
     """[4, channels], last = current row."""
     neg_exp_a: Vector
@@ -286,7 +286,7 @@ def _layer(name: str, w: LayerWeights) -> Layer:
         together = len({_held(matrix) for matrix in (m.qkv, m.z, m.b, m.a)}) == 1
         mixer = DeltaNet(
             _matrix(f"{name} inputs", m.qkv, m.z, *((m.b, m.a) if together else ())),
-            None if together else _gates(f"{name} gates", m.b, m.a),
+            None if together else SmallMatrix(f"{name} gates", (m.b, m.a)),
             Vector(f"{name} taps", np.ascontiguousarray(m.conv.T)),
             Vector(f"{name} decay", m.neg_exp_a),
             Vector(f"{name} dt bias", m.dt_bias),
@@ -307,12 +307,6 @@ def _layer(name: str, w: LayerWeights) -> Layer:
         Vector(f"{name} post norm", w.post_norm),
         _dense(name, w.ffn) if isinstance(w.ffn, FfnWeights) else list_experts(name, w.ffn),
     )
-
-
-def _gates(name: str, *sources: F32) -> Matrix | SmallMatrix:
-    if all(matrix_format(source) == "F32" for source in sources):
-        return SmallMatrix(name, sources)
-    return _matrix(name, *sources)
 
 
 def _dense(name: str, w: FfnWeights) -> Dense:
