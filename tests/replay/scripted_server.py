@@ -40,7 +40,7 @@ class Scripted:
         stop: seconds for which nothing in its thread runs, behind the first piece of each answer.
         fail: what goes wrong with a body: a status, 'close' for no answer, 'break' for one that ends in its middle,
             another answer, or nothing.
-        silent: path at which it never says anything.
+        silent: path at which it never says anything, or 'pictures': it says nothing to whoever shows it one.
         metrics: what /metrics says, made when it is asked.
     """
 
@@ -105,6 +105,8 @@ class Scripted:
         if path == self.silent:
             await trio.sleep_forever()
         body = json.loads(content) if content else {}
+        if self.silent == "pictures" and b"image_url" in content:
+            await trio.sleep_forever()
         if path == "/v1/chat/completions" and body.get("stream"):
             await self._stream(stream, wire, body)
             return

@@ -91,7 +91,7 @@ ALTERED: dict[str, Callable[[EventRecord, st.DataObject], EventRecord]] = {
 @settings(max_examples=400, deadline=None)
 def test_records_that_were_altered(trace: list[Item], data: st.DataObject, kind: str) -> None:
     """At the record. Not what leads to the same place either way: that no chart can tell, only the check values in the
-    file (tests/trace/test_trace_files.py)."""
+    file (tests/trace/test_tampered_traces.py)."""
     places = [
         place
         for place in numbered(trace)

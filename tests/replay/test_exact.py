@@ -53,10 +53,12 @@ class Recording:
 
 
 def asked(model: Any) -> Iterator[tuple[Submission, ...]]:
-    """Texts and pictures, greedy and drawn, with a form, with choices, long enough to press each other out."""
+    """Texts and pictures, greedy and drawn, with a form, with choices; long enough to press each other out however
+    long masks take: with answers half as long some gave way at times, but with slow masks one, and at times none.
+    """
     for number in range(14):
         fields: dict[str, Any] = {
-            "max_tokens": 36 + 14 * (number % 4),
+            "max_tokens": 70 + 14 * (number % 4),
             "temperature": number % 3,
             "seed": number,
         }

@@ -87,6 +87,10 @@ class _Models(msgspec.Struct):
     data: list[_Model]
 
 
+class _NoAnswerError(DeviceError):
+    """The server answers, but not the question."""
+
+
 async def probe(target: Target, model: str | None) -> ServerTraits:
     """Ask a server.
 
@@ -148,20 +152,21 @@ async def _asked(target: Target, model: str, extras: Mapping[str, Any], messages
 
     Raises:
         ConfigError: the server says that the request is at fault.
-        DeviceError: all else.
+        _NoAnswerError: it says something else than an answer with its usage.
+        DeviceError: it does not answer at all.
     """
     body = {"model": model, "messages": messages, "max_tokens": 1}
     status, answer = await exchange(target, "POST", "/v1/chat/completions", body | dict(extras))
     if status in (400, 413, 415, 422):
         raise ConfigError(f"{target}: {error_text(status, answer)}")
     if status != 200:
-        raise DeviceError(f"{target}: {error_text(status, answer)}")
+        raise _NoAnswerError(f"{target}: {error_text(status, answer)}")
     try:
         usage = msgspec.json.decode(answer, type=_Answer).usage
     except (msgspec.DecodeError, RecursionError):
         usage = None
     if usage is None:
-        raise DeviceError(f"{target}: its answers say nothing of usage, so prompts cannot be measured")
+        raise _NoAnswerError(f"{target}: its answers say nothing of usage, so prompts cannot be measured")
     return usage.prompt_tokens
 
 
@@ -199,6 +204,11 @@ async def _count(target: Target, model: str, text: str) -> int:
 
 
 async def _picture_sizes(target: Target, model: str, extras: Mapping[str, Any]) -> PictureSizes | None:
+    """None: the server says that it takes none, or does not look at them.
+
+    Raises:
+        DeviceError: nothing is known, since it has not answered.
+    """
     text = _repeated(SHORT)
     try:
         bare = await _prompt_tokens(target, model, extras, text)
@@ -206,7 +216,7 @@ async def _picture_sizes(target: Target, model: str, extras: Mapping[str, Any]) 
         for side in SIDES:
             parts = picture_parts(text, [data_url(png(side, side, side))])
             costs.append(await _prompt_tokens(target, model, extras, parts) - bare)
-    except (ConfigError, DeviceError):
+    except (ConfigError, _NoAnswerError):
         return None
     (small, large), (low, high) = SIDES, costs
     if high <= 0:
