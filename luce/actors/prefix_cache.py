@@ -207,13 +207,15 @@ class PrefixCache:
 
 
 def cut_row(request: Request) -> int | None:
-    """Where the next chunk of a prompt ends at the latest."""
+    """Where the next chunk of a prompt ends at the latest. Those that wait for a leader's prompt are told when it has
+    its first token, and are to find it then."""
     points: Sequence[int] = request.capture_points
-    return next_cut(request.next_row, points) if points else None
+    return next_cut(request.next_row, points, None if request.leads else request.prompt_rows)
 
 
 def awaits_capture(request: Request) -> bool:
     """Is a row of it, still in flight, one after which its state is to be captured? Longer chunks behind it would
-    commit rows past that place before the copy is made, so the next one waits for the result."""
+    commit rows past that place before the copy is made, as would the first row of the answer, so the next one waits for
+    the result."""
     first, row = request.computed_rows, request.next_row
     return row > first and any(first < point <= row for point in request.capture_points)

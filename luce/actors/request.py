@@ -181,6 +181,11 @@ class Request:
         return [place for place, image in enumerate(self.submission.images) if image.digest == digest]
 
     @property
+    def leads(self) -> bool:
+        """Others wait for its prompt to be computed."""
+        return bool(self.followers)
+
+    @property
     def recomputable(self) -> bool:
         return self.capabilities.recomputes(self.spec)
 

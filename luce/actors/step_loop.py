@@ -34,7 +34,7 @@ from luce.actors.work_results import end_work
 from luce.charts.guards import guard
 from luce.charts.interpreter import Machine, Send
 from luce.charts.loader import load_chart
-from luce.engines.seam import Engine, Mask, Outcome, Segment, SegmentKind, StepPlan, WorkOutcome
+from luce.engines.seam import Engine, Mask, Outcome, Segment, SegmentKind, StepPlan, WorkKind, WorkOutcome
 from luce.errors import CapacityError, LuceError
 from luce.scheduling.plan import plan
 from luce.scheduling.staged_passes import StagedPass, pass_after, pass_limits, without
@@ -338,8 +338,8 @@ class StepLoop:
             self._release_if_still(slot)
 
     def _note_pace(self, pace: StepPace, flight: Flight, seconds: float) -> None:
-        if flight.plan.work:
-            return  # copies took part of the time
+        if any(work.kind is not WorkKind.CAPTURE for work in flight.plan.work):
+            return  # copies took part of the time; those that prompts leave behind are a part of their steps
         answers = prompts = 0
         for segment in flight.plan.segments:
             if segment.kind is SegmentKind.DECODE:

@@ -185,6 +185,7 @@ class Planning(LoopActor):
                 raise Violation(f"request {number}: a row is planned before its prefix is there")
             if segment.layers is None or segment.layers[1] == self.world.options.layers:
                 request.next_row = end
+                request.committed = segment.commits if request.capture_points else 0
             if segment.layers is None:
                 self.grow(segment.slot, end)
             elif segment.layers[0] == 0:
@@ -207,11 +208,15 @@ class Planning(LoopActor):
         self.feeds("plan.rows" if rows or work else "plan.empty")
 
     def _check_copy(self, work: Work) -> None:
-        """What is copied out of a slot must be there: prompt rows past it cannot be taken back, a decode row can."""
+        """What is copied out of a slot must be there: its last segment's rows can be taken back, no others."""
+        if work.kind not in (WorkKind.SAVE, WorkKind.CAPTURE):
+            return
         request = self.world.requests[work.request]
-        if work.kind in (WorkKind.SAVE, WorkKind.CAPTURE):
-            past = request.next_row - work.position
-            if past < 0 or past > (work.position >= request.prompt_rows):
-                raise Violation(
-                    f"request {work.request}: row {work.position} is copied after {past} more rows"
-                )
+        past = request.next_row - work.position
+        if request.capture_points:
+            wrong = not request.committed <= work.position <= request.next_row
+            request.committed = work.position
+        else:
+            wrong = past < 0 or past > (work.position >= request.prompt_rows)
+        if wrong:
+            raise Violation(f"request {request.number}: row {work.position} is copied after {past} more rows")

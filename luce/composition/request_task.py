@@ -60,6 +60,7 @@ class RequestTask(Actor):
             # Nothing reads these any more; without them equal ends are one state.
             request.arrived = ()
             request.next_row = request.computed_rows = request.num_generated = request.folded = 0
+            request.committed = 0
             request.finish, request.slot, request.full, request.cancelled = None, None, False, False
             request.staged = request.layers_left = request.imported = request.leads = request.masking = False
             request.mask = None

@@ -8,6 +8,7 @@ from luce.composition.options import Options, Shape
 from luce.composition.shapes import (
     CAPTURED,
     CAPTURED_IMAGE,
+    CAPTURED_LONG,
     CHOICE,
     CLOSED,
     FIXED,
@@ -121,6 +122,9 @@ TWO_REQUESTS = {
     ),
     "prefixes of two are captured, one after a picture": Options(
         (CAPTURED, CAPTURED_IMAGE), hits=1, copy_failures=1, keeps_answers=True
+    ),
+    "a prompt's state is captured behind its first token": Options(
+        (SHORT, CAPTURED_LONG), hits=1, cancels=1, copy_failures=1, keeps_answers=True, prefill_budget=None
     ),
     "two choices, both are cancelled, each alone": Options((TWO_CHUNKS, CHOICE), hits=1, cancels=2),
     "two choices, one slot, another request behind them": Options(

@@ -31,6 +31,7 @@ FIXED_IMAGE = attrs.evolve(LONG_IMAGE, recomputable=False)
 TIGHT: dict[str, Any] = {"blocks": 5, "block_size": 1}
 
 CAPTURED = Shape(prompt_rows=3, capture_points=(2,))
+CAPTURED_LONG = attrs.evolve(CAPTURED, max_tokens=3)
 CAPTURED_IMAGE = Shape(prompt_rows=3, spans=((0, 1),), capture_points=(1,))
 FIXED = Shape(prompt_rows=2, recomputable=False)
 # On an engine that takes pictures whole: two layers, one a slice.

@@ -89,6 +89,8 @@ class Request:
     arrived: tuple[bool, ...] = ()
     """Which images have rows."""
     next_row: int = 0
+    committed: int = 0
+    """Rows before it are final: no state before it can be copied. Kept where states of the prompt are."""
     computed_rows: int = 0
     num_generated: int = 0
     finish: bool | None = None
@@ -121,6 +123,7 @@ class Request:
 
     def start_at(self, row: int) -> None:
         self.next_row = self.computed_rows = row
+        self.committed = row if self.capture_points else 0
         self.staged = self.shape.whole and any(first + rows > row for first, rows in self.shape.spans)
         self.imported = False
 
@@ -209,6 +212,7 @@ class Request:
             self.order,
             self.arrived,
             self.next_row,
+            self.committed,
             self.computed_rows,
             self.num_generated,
             self.finish,

@@ -83,12 +83,19 @@ def shared_point(keys: PrefixKeys, answer_start: int | None = None, *, spacing: 
     return last if last - anchor > spacing else anchor
 
 
-def next_cut(position: int, points: Sequence[int]) -> int | None:
+def next_cut(position: int, points: Sequence[int], end: int | None = None) -> int | None:
     """Where a chunk that starts at ``position`` ends at the latest: at one of the ascending ``points``, the last of
     those whose states are all there to be captured when it has run (:attr:`luce.engines.seam.Segment.commits`). A
-    picture and the turn that it ends are not a chunk each."""
+    picture and the turn that it ends are not a chunk each.
+
+    Args:
+        end: of the prompt; if it comes soon enough behind the next point there is no cut. None: the last chunk begins
+            at the last point, so that its state is captured when the first token comes.
+    """
     at = bisect_right(points, position)
     if at == len(points):
         return None
     most = max(position + MAX_VOID_ROWS, (points[at] // MAX_VOID_ROWS + 1) * MAX_VOID_ROWS)
+    if end is not None and end <= most:
+        return None
     return points[bisect_right(points, most) - 1]

@@ -64,14 +64,15 @@ def test_a_shared_prompt_is_captured_near_its_end(prompt: list[Part], data: st.D
     st.integers(0, 400),
     st.integers(1, 400),
     st.integers(1, 200),
+    st.booleans(),
 )
 def test_every_point_can_be_captured_behind_the_chunk_that_it_is_in(
-    points: list[int], start: int, more: int, budget: int
+    points: list[int], start: int, more: int, budget: int, beyond: bool
 ) -> None:
     points.sort()
     end, at = start + more, start
     while at < end:
-        cut = next_cut(at, points)
+        cut = next_cut(at, points, end if beyond else None)
         assert cut is None or (cut > at and cut in points)
         stop = min(end, at + budget, end if cut is None else cut)
         chunk = Segment(0, SegmentKind.PREFILL, at, stop - at, RowSource.PROMPT, False)
@@ -86,6 +87,15 @@ def test_points_close_to_one_another_share_a_chunk() -> None:
     assert next_cut(0, [1020, 1024, turn]) == 1024
     assert next_cut(1000, [1020, 1064, 1065]) == 1064, "few rows are not final before the next segment"
     assert next_cut(turn, [picture, turn]) is None
+
+
+def test_a_prompt_that_ends_soon_behind_its_last_point_is_not_cut_there() -> None:
+    assert next_cut(0, [1029, 1038], 1043) is None
+    assert next_cut(0, [1029, 1038], 1088) is None
+    assert next_cut(0, [1029, 1038], 1089) == 1038, "rows up to 1088 would be final then"
+    assert next_cut(0, [500, 1038], 1043) == 500
+    assert next_cut(1000, [1020], 1064) is None, "few rows are not final before the next segment"
+    assert next_cut(0, [1029, 1038]) == 1038
 
 
 def test_a_chat() -> None:

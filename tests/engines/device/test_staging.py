@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from luce.engines.qwen35.device import copies
 from luce.engines.qwen35.device.staging import BUFFERS, THREADS, Buffer, Staged, Staging
 from tests.engines.harness import Driver
 from tests.engines.requests import Request, adopted, capture, do, prompt
@@ -172,6 +173,7 @@ def test_steps_do_not_wait_for_a_snapshot(driver: Driver, monkeypatch: pytest.Mo
     source = Request(driver, spec, 0)
     source.advance(80)
     engine: Any = driver.engine
+    monkeypatch.setattr(copies, "BUS_PIECE", 1000)
 
     def blocks(array: Any) -> Host:
         raise AssertionError("a copy that blocks")

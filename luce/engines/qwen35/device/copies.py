@@ -40,6 +40,9 @@ __all__ = ["DeviceCopies", "DeviceSnapshot", "download_kv", "pinned_arrays", "up
 
 Host = npt.NDArray[Any]
 
+BUS_PIECE = 16 << 20
+"""Bytes of one copy over the bus, a third of a millisecond: what steps and pictures bring comes between."""
+
 
 def pinned_arrays(config: TextConfig) -> Iterator[ArraySpec]:
     """Host memory that copies pass through."""
@@ -222,7 +225,8 @@ class DeviceCopies:
             ready.record()
             with self._device.using(self._stream):
                 ready.wait()
-                self._device.download(buffer["packed"], packed)
+                for piece in _bus_pieces(len(packed)):
+                    self._device.download(buffer["packed"][piece], packed[piece])
                 ended.record()
             self._used[place] = ended
             return ended
@@ -274,7 +278,8 @@ class DeviceCopies:
             count = self._pieces.fill(buffer["pieces"], slot.index, position, block, packing=False)
             there, ended = self._device.event(), self._device.event()
             with self._device.using(self._stream):
-                self._device.upload(packed, buffer["packed"])
+                for piece in _bus_pieces(len(packed)):
+                    self._device.upload(packed[piece], buffer["packed"][piece])
                 self._device.upload(pieces, buffer["pieces"])
                 there.record()
             there.wait()
@@ -304,6 +309,12 @@ class DeviceCopies:
                 with self._device.using(stream):
                     used.wait()
         return place, packed[place], pieces[place]
+
+
+def _bus_pieces(size: int) -> Iterator[slice]:
+    """Of so many bytes."""
+    for at in range(0, size, BUS_PIECE):
+        yield slice(at, min(at + BUS_PIECE, size))
 
 
 def _share(layers: int, number: int, count: int) -> slice:
