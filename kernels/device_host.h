@@ -59,18 +59,19 @@ struct Place {
 extern LUCE_LOCAL Place* block;
 extern LUCE_LOCAL i32 current;  // the thread
 
-// What a lane shows to its warp.
-struct Payload { u32 words[8]; };
+// What the lanes of a warp show to each other.
+struct Payload { u32 words[6][WARP]; };
 // B of a matrix instruction in shared memory: core matrices of 8 columns x 8 k (wgmma.h).
 struct Tile { const u8* at; u32 k_stride, column_stride; };
 
 [[noreturn]] void fail(const char* what);
 void meet(i32 id, i32 threads, bool wait);
 void meet_cluster();
-// All lanes of a warp show their words to each other; valid until the lane's next exchange but one.
-const Payload* exchange(const Payload& mine);
+// All lanes of a warp show a word or two to each other; valid until the lane's next exchange but one.
+const u32* exchange(u32 mine);
+const Payload& exchange(u32 mine, u32 more);
 // d = (keep ? d : 0) + a b: a[16 x 16] in words 0 to 3, b[16 x columns] in words 4 and 5 or in `tile`; fragments of m16n8k16.
-void multiply(f32* d, const Payload& mine, i32 columns, bool keep, const Tile* tile);
+void multiply(f32* d, const u32 (&mine)[6], i32 columns, bool keep, const Tile* tile);
 // Others run on; `changed`: what one of them may wait for is there now.
 void let_others_run();
 void changed();
@@ -124,14 +125,14 @@ DEVICE u64 as_u64(f64 v) { u64 r; memcpy(&r, &v, 8); return r; }
 DEVICE f64 as_f64(u64 v) { f64 r; memcpy(&r, &v, 8); return r; }
 
 DEVICE void sync_block() { luce_host::meet(0, luce_host::block->each, true); }
-DEVICE void sync_warp() { luce_host::exchange({}); }
+DEVICE void sync_warp() { luce_host::exchange(0); }
 DEVICE void barrier_sync(i32 id, i32 threads) { luce_host::meet(id, threads, true); }
 DEVICE void barrier_arrive(i32 id, i32 threads) { luce_host::meet(id, threads, false); }
-DEVICE u32 shfl(u32 v, i32 from) { return luce_host::exchange({{v}})[from & (WARP - 1)].words[0]; }
+DEVICE u32 shfl(u32 v, i32 from) { return luce_host::exchange(v)[from & (WARP - 1)]; }
 DEVICE u32 ballot_(bool v) {
-  const luce_host::Payload* all = luce_host::exchange({{v}});
+  const u32* all = luce_host::exchange(v);
   u32 bits = 0;
-  for (int i = 0; i < WARP; i++) bits |= all[i].words[0] << i;
+  for (int i = 0; i < WARP; i++) bits |= all[i] << i;
   return bits;
 }
 DEVICE u32 most_of_warp(u32 v) {
@@ -221,21 +222,21 @@ DEVICE u32 fma_bf16x2(u32 a, u32 b, u32 c) {
   return soft_pack_bf16((f32)low, (f32)high);
 }
 DEVICE void mma_bf16(f32 (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
-  luce_host::multiply(c, {{a0, a1, a2, a3, b0, b1}}, 8, true, nullptr);
+  luce_host::multiply(c, {a0, a1, a2, a3, b0, b1}, 8, true, nullptr);
 }
 DEVICE void cp_async16(void* to, const void* from) { memcpy(to, from, 16); }
 DEVICE void cp_async_commit() {}
 template <int PENDING> DEVICE void cp_async_wait() {}
 DEVICE void luce_ldmatrix(u32 (&r)[4], const void* row, bool transposed) {
   u64 address = (u64)row;
-  const luce_host::Payload* all = luce_host::exchange({{(u32)address, (u32)(address >> 32)}});
+  const luce_host::Payload& all = luce_host::exchange((u32)address, (u32)(address >> 32));
   int lane = luce_host::current % WARP;
   for (int matrix = 0; matrix < 4; matrix++) {
     u16 pair[2];
     for (int i = 0; i < 2; i++) {
       int y = lane / 4, x = lane % 4 * 2 + i;
-      const luce_host::Payload& line = all[matrix * 8 + (transposed ? x : y)];
-      pair[i] = ((const u16*)(line.words[0] | (u64)line.words[1] << 32))[transposed ? y : x];
+      int line = matrix * 8 + (transposed ? x : y);
+      pair[i] = ((const u16*)(all.words[0][line] | (u64)all.words[1][line] << 32))[transposed ? y : x];
     }
     r[matrix] = pair[0] | (u32)pair[1] << 16;
   }

@@ -1,21 +1,18 @@
 // What the threads of a block do with each other in the host build (device_host.h): barriers, exchanges in a warp, matrix
 // products, copies in the background, and the threads themselves. One shared library, which every module is linked to.
-#include <setjmp.h>
 #include <stdlib.h>
-#include <sys/mman.h>
-#include <ucontext.h>
 
 #include <deque>
-#include <map>
 #include <string>
 #include <utility>
 #include <vector>
 #ifdef LUCE_HOST_THREADS
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
-#include <mutex>
-#include <thread>
+
+#include "host_threads.h"
+#else
+#include "host_fibers.h"
 #endif
 
 #include "device.h"
@@ -26,8 +23,6 @@ LUCE_LOCAL Place* block = nullptr;
 LUCE_LOCAL i32 current = 0;
 
 namespace {
-
-struct Failure {};
 
 #ifdef LUCE_HOST_THREADS
 // What threads wait at: a lock of its own, so that waiting at one thing orders nothing else (and races stay visible).
@@ -60,7 +55,7 @@ struct Phase : Meeting {
 struct Warp : Meeting {
   i32 arrived = 0;
   u64 round = 0;
-  Payload payload[2][WARP];
+  Payload payload[2];
   std::vector<f64> products[2];  // of a matrix instruction
 };
 
@@ -73,8 +68,6 @@ struct Block : Place {
 #ifdef LUCE_HOST_THREADS
   std::mutex phases_lock;
   std::atomic<bool> failed{false};
-#else
-  u64 changes = 0;  // moves on whenever anybody gets further: none for a whole round is a deadlock
 #endif
   std::string failure;
 
@@ -108,44 +101,29 @@ struct Lock {
         fail_with("deadlock: nobody comes");
     }
   }
+  void wait_while(const u64& counter, u64 value) {
+    wait([&] { return counter != value; });
+  }
 };
 void fail_with(const std::string& what) {
   if (!here().failed.exchange(true)) here().failure = what;
   throw Failure{};
 }
 #else
-// Goes from one block to the next on its stack: to make a context costs two calls of the system.
-struct Fiber {
-  jmp_buf at;
-  ucontext_t start;
-  u8* stack;
-  bool started = false, done = false;
-};
-std::deque<Fiber> fibers;  // those of the largest block so far
-jmp_buf scheduler;
-constexpr size_t STACK = 256 * 1024, GUARD = 64 * 1024;
-
-// Below it lies memory that nobody may touch: a stack that is too small ends the process and never writes into another.
-u8* guarded_stack() {
-  u8* made = (u8*)mmap(nullptr, GUARD + STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (made == MAP_FAILED || mprotect(made, GUARD, PROT_NONE)) abort();
-  return made + GUARD;
-}
-
-void yield_() {
-  if (!_setjmp(fibers[(size_t)current].at)) _longjmp(scheduler, 1);
-}
 struct Lock {
   explicit Lock(Meeting&) {}
-  void arrive() { here().changes++; }
-  void change() { here().changes++; }
+  void arrive() { changes++; }
+  void change() { changes++; }
+  void wait_while(const u64& counter, u64 value) {
+    if (counter == value) yield_while(counter, value);
+  }
   template <class Done> void wait(Done done) {
     while (!done()) yield_();
   }
 };
 void fail_with(const std::string& what) {
   here().failure = what;
-  _longjmp(scheduler, 2);
+  stop(here().failure.c_str());
 }
 #endif
 
@@ -160,15 +138,15 @@ void meet_at(Barrier& barrier, i32 threads, bool wait) {
     barrier.phase++;
     lock.change();
   } else if (wait) {
-    lock.wait([&] { return barrier.phase != phase; });
+    lock.wait_while(barrier.phase, phase);
   }
 }
 
 // The last lane to come does `complete` before anybody goes on. Says which of both sides holds the words.
-template <class Complete> u64 exchanged(Warp& warp, const Payload& mine, Complete complete) {
+template <i32 WORDS, class Complete> u64 exchanged(Warp& warp, const u32* mine, Complete complete) {
   Lock lock(warp);
   u64 round = warp.round;
-  warp.payload[round & 1][current % WARP] = mine;
+  for (i32 i = 0; i < WORDS; i++) warp.payload[round & 1].words[i][current % WARP] = mine[i];
   lock.arrive();
   if (++warp.arrived == WARP) {
     complete(round & 1);
@@ -176,40 +154,56 @@ template <class Complete> u64 exchanged(Warp& warp, const Payload& mine, Complet
     warp.round++;
     lock.change();
   } else {
-    lock.wait([&] { return warp.round != round; });
+    lock.wait_while(warp.round, round);
   }
   return round & 1;
 }
 
-typedef f64 Eight __attribute__((vector_size(64)));
-f64 bf16_half(u32 word, int half) { return as_f32(half ? word & 0xffff0000u : word << 16); }
+typedef u32 Words __attribute__((vector_size(16)));
+typedef f32 Singles __attribute__((vector_size(16)));
+typedef f64 Four __attribute__((vector_size(32)));
 
-// The products of a warp, by groups of 8 columns, rows, columns. They are exact in f64, sums go up in k.
-void product(f64* to, const Payload* all, i32 columns, const Tile* tile) {
-  f64 a[16][16];
-  for (i32 lane = 0; lane < WARP; lane++)
-    for (i32 word = 0; word < 4; word++)
-      for (i32 half = 0; half < 2; half++)
-        a[lane / 4 + (word & 1) * 8][(word >> 1) * 8 + lane % 4 * 2 + half] = bf16_half(all[lane].words[word], half);
+// Pairs of bf16, as two numbers each.
+void widen(f64* low, f64* high, const u32* pairs) {
+  for (i32 i = 0; i < WARP; i += 4) {
+    Words words;
+    memcpy(&words, pairs + i, sizeof words);
+    Four lows = __builtin_convertvector((Singles)(words << 16), Four);
+    Four highs = __builtin_convertvector((Singles)(words & 0xffff0000u), Four);
+    memcpy(low + i, &lows, sizeof lows);
+    memcpy(high + i, &highs, sizeof highs);
+  }
+}
+
+// The products of a warp, by columns, rows. They are exact in f64, sums go up in k.
+void product(f64* to, const Payload& all, i32 columns, const Tile* tile) {
+  f64 a[2][2][2][WARP];  // by half of the rows, half of the k, half of the pair; then as sorted
+  for (i32 word = 0; word < 4; word++) {
+    u32 sorted[WARP];  // by pair, row
+    for (i32 pair = 0; pair < 4; pair++)
+      for (i32 row = 0; row < 8; row++) sorted[pair * 8 + row] = all.words[word][row * 4 + pair];
+    widen(a[word & 1][word >> 1][0], a[word & 1][word >> 1][1], sorted);
+  }
   for (i32 j = 0; j < columns / 8; j++) {
-    f64 b[16][8];
-    for (i32 lane = 0; lane < WARP; lane++) {
-      u32 pair[2] = {all[lane].words[4], all[lane].words[5]};
-      if (tile) {
-        const u8* core = tile->at + (u32)j * tile->column_stride + lane * 4;
-        pair[0] = *(const u32*)core, pair[1] = *(const u32*)(core + tile->k_stride);
-      }
-      for (i32 word = 0; word < 2; word++)
-        for (i32 half = 0; half < 2; half++) b[word * 8 + lane % 4 * 2 + half][lane / 4] = bf16_half(pair[word], half);
+    f64 b[2][2][WARP];  // by half of the k, half of the pair; then as lanes: by column, pair
+    for (i32 half = 0; half < 2; half++) {
+      const u32* words = all.words[4 + half];
+      if (tile) words = (const u32*)(tile->at + (u32)j * tile->column_stride + (u32)half * tile->k_stride);
+      widen(b[half][0], b[half][1], words);
     }
-    for (i32 row = 0; row < 16; row++) {
-      Eight sum = {};
+    for (i32 column = 0; column < 8; column += 2) {
+      Four sums[2][4] = {};
       for (i32 k = 0; k < 16; k++) {
-        Eight right;
-        memcpy(&right, b[k], sizeof right);
-        sum += a[row][k] * right;
+        i32 pair = (k & 7) / 2;
+        const f64* right = b[k >> 3][k & 1] + column * 4 + pair;
+        for (i32 i = 0; i < 4; i++) {
+          Four left;
+          memcpy(&left, a[i >> 1][k >> 3][k & 1] + pair * 8 + (i & 1) * 4, sizeof left);
+          sums[0][i] += left * right[0];
+          sums[1][i] += left * right[4];
+        }
       }
-      memcpy(to + (j * 16 + row) * 8, &sum, sizeof sum);
+      memcpy(to + (j * 8 + column) * 16, sums, sizeof sums);
     }
   }
 }
@@ -237,70 +231,10 @@ void settle(Phase& phase) {
   }
 }
 
-#ifdef LUCE_HOST_THREADS
+#ifndef LUCE_HOST_THREADS
 void run_threads(void (*run)(const void*), const void* call) {
-  std::vector<std::thread> threads;
-  Place* mine = block;
-  for (i32 i = 0; i < mine->threads; i++)
-    threads.emplace_back([=] {
-      block = mine;
-      current = i;
-      try { run(call); } catch (const Failure&) {}
-    });
-  for (auto& thread : threads) thread.join();
-}
-#else
-void (*entry)(const void*);
-const void* entry_call;
-void fiber_main() {
-  for (;;) {
-    entry(entry_call);
-    fibers[(size_t)current].done = true;
-    here().changes++;
-    yield_();
-  }
-}
-void start(Fiber& fiber) {
-  fiber.started = true;
-  getcontext(&fiber.start);
-  fiber.start.uc_stack.ss_sp = fiber.stack;
-  fiber.start.uc_stack.ss_size = STACK;
-  fiber.start.uc_link = nullptr;
-  makecontext(&fiber.start, fiber_main, 0);
-  setcontext(&fiber.start);
-}
-// False: a thread has failed, or none gets further.
-bool run_fibers() {
-  const i32 threads = block->threads;
-  volatile i32 left = threads, idle = 0;
-  for (volatile i32 next = 0; left > 0; next = next + 1 == threads ? 0 : next + 1) {
-    volatile u64 before = here().changes;
-    if (!fibers[(size_t)next].done) {
-      current = next;
-      int how = _setjmp(scheduler);
-      if (how == 2) return false;
-      if (how == 0) {
-        Fiber& fiber = fibers[(size_t)next];
-        if (fiber.started) _longjmp(fiber.at, 1);
-        start(fiber);
-      }
-      if (fibers[(size_t)next].done) left = left - 1;
-    }
-    idle = here().changes == before ? idle + 1 : 0;
-    if (idle > 2 * threads) {
-      here().failure = "deadlock: no thread of the block gets further";
-      return false;
-    }
-  }
-  return true;
-}
-void run_threads(void (*run)(const void*), const void* call) {
-  entry = run;
-  entry_call = call;
-  while ((i32)fibers.size() < block->threads) fibers.emplace_back().stack = guarded_stack();
-  for (i32 i = 0; i < block->threads; i++) fibers[(size_t)i].done = false;
-  if (!run_fibers())
-    for (Fiber& fiber : fibers) fiber.started = false;  // some stand in the middle of the kernel
+  const char* why = run_fibers(block->threads, run, call);
+  if (why && here().failure.empty()) here().failure = why;
 }
 #endif
 
@@ -311,21 +245,26 @@ void fail(const char* what) { fail_with(what); }
 void meet(i32 id, i32 threads, bool wait) { meet_at(here().barriers[(size_t)rank_here()].of[id], threads, wait); }
 void meet_cluster() { meet_at(here().together, block->threads, true); }
 
-const Payload* exchange(const Payload& mine) {
+const u32* exchange(u32 mine) {
   Warp& warp = warp_here();
-  return warp.payload[exchanged(warp, mine, [](u64) {})];
+  return warp.payload[exchanged<1>(warp, &mine, [](u64) {})].words[0];
+}
+const Payload& exchange(u32 mine, u32 more) {
+  Warp& warp = warp_here();
+  u32 words[2] = {mine, more};
+  return warp.payload[exchanged<2>(warp, words, [](u64) {})];
 }
 
-void multiply(f32* d, const Payload& mine, i32 columns, bool keep, const Tile* tile) {
+void multiply(f32* d, const u32 (&mine)[6], i32 columns, bool keep, const Tile* tile) {
   Warp& warp = warp_here();
-  const f64* sums = warp.products[exchanged(warp, mine, [&](u64 side) {
+  const f64* sums = warp.products[exchanged<6>(warp, mine, [&](u64 side) {
     warp.products[side].resize((size_t)(16 * columns));
     product(warp.products[side].data(), warp.payload[side], columns, tile);
   })].data();
-  i32 lane = current % WARP;
-  for (i32 j = 0; j < columns / 8; j++)
+  const f64* at = sums + current % 4 * 32 + current % WARP / 4;
+  for (i32 j = 0; j < columns / 8; j++, at += 128)
     for (i32 i = 0; i < 4; i++) {
-      f64 sum = sums[(j * 16 + lane / 4 + (i >> 1) * 8) * 8 + lane % 4 * 2 + (i & 1)];
+      f64 sum = at[(i & 1) * 16 + (i >> 1) * 8];
       d[4 * j + i] = (f32)((keep ? d[4 * j + i] : 0.0f) + sum);
     }
 }
@@ -340,7 +279,7 @@ void let_others_run() {
 }
 void changed() {
 #ifndef LUCE_HOST_THREADS
-  here().changes++;
+  changes++;
 #endif
 }
 

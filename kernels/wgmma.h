@@ -28,7 +28,7 @@ template <int REGISTERS> DEVICE void registers_grow() {}
 template <int REGISTERS> DEVICE void registers_shrink() {}
 
 template <int COLUMNS> DEVICE void wgmma_bf16(f32 (&d)[COLUMNS / 2], const u32 (&a)[4], TileDesc b, i32 keep) {
-  luce_host::multiply(d, {{a[0], a[1], a[2], a[3]}}, COLUMNS, keep, &b);
+  luce_host::multiply(d, {a[0], a[1], a[2], a[3]}, COLUMNS, keep, &b);
 }
 
 #elif HAS_WGMMA

@@ -35,8 +35,6 @@ MOST = 4000
 """Records of each trace that actors are led along, unless all are wanted."""
 WANTED = os.environ.get("LUCE_TEST_RUN", "some")
 """'some', 'all', or 'none': nothing is recorded."""
-TWICE = "it starts, and has started before"
-"""Two requests at once with one id, which a test may give them and no server does: `check` cannot tell them apart."""
 
 
 @attrs.define
@@ -133,9 +131,6 @@ class Suite:
         self.counts["records checked"] += checker.checked
         if voice is not None:
             self.counts["steps checked by python-statemachine"] += voice.checked
-        if parted is not None and parted.record.machine == "request" and parted.why == TWICE:
-            self.counts["not run, and checked no further, for two requests of one id"] += 1
-            return
         if parted is not None:
             yield f"luce replay check: {parted}"
             return

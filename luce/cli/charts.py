@@ -19,7 +19,7 @@ from luce.charts.loader import chart_names, chart_path, load_chart
 from luce.charts.model import Chart
 from luce.cli.flags import FILE, NAME, ConfigFlags
 from luce.cli.outputs import check_writable, same_file, writing
-from luce.errors import ChartError, ConfigError, quoted
+from luce.errors import ChartError, ConfigError, printable, quoted
 
 __all__ = ["TogetherFlags", "check", "described", "draw", "explore", "hint"]
 
@@ -200,6 +200,8 @@ def draw(
     content = text.encode() if kind is None else picture(text, kind)
     with writing(out, "--out"):
         out.write_bytes(content)
+    what = "text for Graphviz" if kind is None else "a picture"
+    print(printable(f"{out}: {what} of the chart {loaded.name}"))
 
 
 def described(chart: Chart) -> Iterator[str]:

@@ -21,7 +21,8 @@ FLAGS = (
 )  # fmt: skip
 MODULE = "-Og"
 """Most modules run for less time than it takes to compile them."""
-ONCE = "-O2"
+ONCE = ("-O3", "-ffp-contract=fast")
+"""The runtime multiplies numbers whose products are exact, so that one rounding or two are the same."""
 
 
 def host_compiler() -> str | None:
@@ -41,7 +42,7 @@ def built_module(source: str, defines: Defines, options: Sequence[str]) -> Path:
     Raises:
         DeviceError: there is no compiler, the source does not compile, or it was edited meanwhile.
     """
-    runtime = _built(RUNTIME, {}, (ONCE, *options), ())
+    runtime = _built(RUNTIME, {}, (*ONCE, *options), ())
     return _built(source, defines, (MODULE, *options), ("-x", "none", str(runtime)))
 
 

@@ -253,7 +253,8 @@ def test_a_chart_too_large_to_explore_is_one_line(
 def test_a_drawing_is_that_of_the_chart(run: Run, name: str, tmp_path: Path) -> None:
     text = to_dot(load_chart(name))
     assert run("draw", name) == (0, text, "")
-    assert run("draw", str(chart_path(name)), "--out", "chart.dot") == (0, "", "")
+    said = f"chart.dot: text for Graphviz of the chart {name}\n"
+    assert run("draw", str(chart_path(name)), "--out", "chart.dot") == (0, said, "")
     assert (tmp_path / "chart.dot").read_text() == text
 
 
@@ -263,14 +264,19 @@ def test_active_states_are_filled(run: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "begins"), [("l.svg", b"<?xml"), ("l.PNG", b"\x89PNG"), ("l.dot", b"digraph")]
+    ("name", "begins", "what"),
+    [
+        ("l.svg", b"<?xml", "a picture"),
+        ("l.PNG", b"\x89PNG", "a picture"),
+        ("l.dot", b"digraph", "text for Graphviz"),
+    ],
 )
 def test_a_picture_is_made_by_how_the_file_is_called(
-    run: Run, tmp_path: Path, name: str, begins: bytes
+    run: Run, tmp_path: Path, name: str, begins: bytes, what: str
 ) -> None:
     if shutil.which("dot") is None:
         pytest.skip("no Graphviz: install it (apt-get install graphviz)")
-    assert run("draw", "loop", "--active", "idle", "--out", name) == (0, "", "")
+    assert run("draw", "loop", "--active", "idle", "--out", name) == (0, f"{name}: {what} of the chart loop\n", "")
     assert (tmp_path / name).read_bytes().startswith(begins)
 
 
@@ -342,11 +348,11 @@ def test_flags_come_from_a_table_of_the_part_and_from_the_environment(
     file.write_text(
         '[serve]\nslots = 2\n[charts.draw]\nactive = ["idle"]\nout = "of-file.dot"\n[charts.check]\n'
     )
-    assert run("draw", "loop", "--config", str(file)) == (0, "", "")
+    assert run("draw", "loop", "--config", str(file))[0] == 0
     assert (tmp_path / "of-file.dot").read_text() == to_dot(load_chart("loop"), ("idle",))
     assert run("check", "loop", "--config", str(file))[0] == 0
     monkeypatch.setenv("LUCE_OUT", "of-environment.dot")
-    assert run("draw", "loop", "--config", str(file)) == (0, "", "")
+    assert run("draw", "loop", "--config", str(file))[0] == 0
     assert (tmp_path / "of-environment.dot").exists()
 
 
