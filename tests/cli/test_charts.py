@@ -276,7 +276,11 @@ def test_a_picture_is_made_by_how_the_file_is_called(
 ) -> None:
     if shutil.which("dot") is None:
         pytest.skip("no Graphviz: install it (apt-get install graphviz)")
-    assert run("draw", "loop", "--active", "idle", "--out", name) == (0, f"{name}: {what} of the chart loop\n", "")
+    assert run("draw", "loop", "--active", "idle", "--out", name) == (
+        0,
+        f"{name}: {what} of the chart loop\n",
+        "",
+    )
     assert (tmp_path / name).read_bytes().startswith(begins)
 
 
