@@ -31,7 +31,7 @@
 #error "SLOTS: row-blocks whose partial sums can be on the way to a CTA"
 #endif
 #ifndef OPERATIONS
-#error "OPERATIONS: 1 to 4"
+#error "OPERATIONS: 3 or 4"
 #endif
 #define EPILOGUE_STORE 0    // y = product
 #define EPILOGUE_ADD 1      // y = add(y, product)
@@ -83,6 +83,14 @@ static_assert(sizeof(Operation) == 128, "luce/compute/gemm_chain.py reckons with
     ops[i] = {w##i, x##i, y##i, scale##i, gates##i, gates_y##i, row_blocks##i, records##i, n##i, stride##i, slice##i, epilogue##i, source##i, \
               gate_rows##i, gate_stride##i, 0, 0, 0, 0, 0, 0, 0, 0u, 0, 0};
 
+#if OPERATIONS == 3
+#define ALL_OPERATIONS OPERATION(0), OPERATION(1), OPERATION(2)
+#define TAKE_ALL TAKE(0) TAKE(1) TAKE(2)
+#else
+#define ALL_OPERATIONS OPERATION(0), OPERATION(1), OPERATION(2), OPERATION(3)
+#define TAKE_ALL TAKE(0) TAKE(1) TAKE(2) TAKE(3)
+#endif
+
 // Copies `bytes`, a multiple of 16, by all threads.
 DEVICE void copy_in(u8* to, const u8* from, i32 bytes) {
   _Pragma("unroll 8")
@@ -93,17 +101,7 @@ DEVICE void copy_in(u8* to, const u8* from, i32 bytes) {
 // `rows` rows of x something is written. normed: room for the activations of SOURCE_ROWS. x_bytes: of activations in shared memory; gate_bytes: of a CTA's chunks of a row of the
 // gates, which the last operation alone may have; slices: the most chunks of one; hidden: width of a norm.
 LUCE_KERNEL_CLUSTER(gemm_chain, ALL_WARPS * WARP, 1, CLUSTER)
-(u32* counts, f32* parts, u8* normed, i32 rows, i32 x_bytes, i32 gate_bytes, i32 slices, i32 hidden, f32 eps, OPERATION(0)
-#if OPERATIONS > 1
- , OPERATION(1)
-#endif
-#if OPERATIONS > 2
- , OPERATION(2)
-#endif
-#if OPERATIONS > 3
- , OPERATION(3)
-#endif
-) {
+(u32* counts, f32* parts, u8* normed, i32 rows, i32 x_bytes, i32 gate_bytes, i32 slices, i32 hidden, f32 eps, ALL_OPERATIONS) {
   const i32 lane = ::lane(), warp = ::warp(), rank = cluster_rank();
 
   // shared memory, behind the table of values, the same in every CTA of a cluster
@@ -122,16 +120,7 @@ LUCE_KERNEL_CLUSTER(gemm_chain, ALL_WARPS * WARP, 1, CLUSTER)
   u32* merged = (u32*)(go + 3);                               // turns of [home][slot] that are over
   shared_ends(merged + CLUSTER * SLOTS);
 
-  TAKE(0)
-#if OPERATIONS > 1
-  TAKE(1)
-#endif
-#if OPERATIONS > 2
-  TAKE(2)
-#endif
-#if OPERATIONS > 3
-  TAKE(3)
-#endif
+  TAKE_ALL
   if (thread() < OPERATIONS) {
     Operation& op = ops[thread()];
     const i32 all = grid_x() / CLUSTER;

@@ -38,6 +38,7 @@ CASES = {
     "norm": "pointwise or picked",
     "copies": "copied or filled",
     "gemm_decode": "added_to_the_residual or (gate_and_up and 4) or (who_does and Q4_K)",
+    "gemm_chain": "small_chain or (clusters and Q4_K and 8)",
     "gemm_wide": "products_are_added",
     "gemm_prefill": "writes_its_columns_alone",
     "gemm_plain": "products_are_added",

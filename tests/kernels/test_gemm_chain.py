@@ -170,3 +170,17 @@ def test_a_chain_has_the_bits_of_its_products(
     assert np.isfinite(wanted["inputs"]).all()
     plan = layer.plan(chosen, grid)
     same(layer.chained(layer.start(), plan), wanted)
+
+
+@pytest.mark.parametrize("norm", [Source.NORM, Source.ROWS])
+def test_a_small_chain(device: Device, norm: Source) -> None:
+    """Few threads, so that sanitizers can follow them: blocks of one warp each for products, sums and gates."""
+    layer = Layer(device, "Q4_K", 2, 2, 256, 512, 512, 48, 3, norm)
+    wanted = layer.one_by_one(layer.start())
+    same(layer.chained(layer.start(), layer.plan(ChainForm(1, 2), 2)), wanted)
+
+
+def test_values_from_a_table(device: Device) -> None:
+    layer = Layer(device, "IQ4_XS", 1, 1)
+    plan = layer.plan(ChainForm(4, 2, cluster=2, table=4), 4)
+    same(layer.chained(layer.start(), plan), layer.one_by_one(layer.start()))

@@ -17,6 +17,7 @@ import numpy as np
 from luce.compute import device_packing
 from luce.compute.gemm import Epilogue as Decoded
 from luce.compute.gemm import GemmScratch, WeightMatrix
+from luce.compute.gemm_chain import Gates, Link, Source, launch_chain, plan_chain
 from luce.compute.gemm_prefill import Epilogue, choose_tiling
 from luce.compute.gemm_tower import tower_kernels
 from luce.compute.kernel_sources import kernels_directory, source_path
@@ -36,6 +37,7 @@ Defines = Mapping[str, int | str]
 SHAPES = ("qwen3.5-27b", "qwen3.5-0.8b")
 RECORDS = ("Q4_K", "Q6_K", "IQ4_XS", "Q8_0", "Q4_0", "BF16", "Q5_K")
 ONLY_SM90 = (
+    "gemm_chain.cu",
     "gemm_wide.cu",
     "gemm_prefill.cu",
     "gemm_tower.cu",
@@ -79,6 +81,25 @@ _TABLE: dict[str, list[Defines]] = {
 }
 SOURCES = sorted(path.name for path in kernels_directory().glob("*.cu"))
 _KERNELS = re.compile(r"^LUCE_KERNEL(?:_RESIDENT|_CLUSTER)?\((\w+)", re.M)
+
+
+def _chain(device: RecordingDevice, name: str, rows: int) -> None:
+    """What a layer of the 27B has behind its mixer."""
+    norm = Source.NORM if rows == 1 else Source.ROWS
+    links = [
+        Link(WeightMatrix(device, name, out, depth, None), None, source, None, epilogue)
+        for out, depth, source, epilogue in (
+            (5120, 6144, Source.SUMMED, Decoded.ADD),
+            (34816, 5120, norm, Decoded.SWIGLU),
+            (5120, 17408, Source.BARE, Decoded.ADD),
+            (16384, 5120, norm, Decoded.STORE),
+        )
+    ]
+    links[-1] = attrs.evolve(links[-1], gates=Gates(None, 96, None, 96))
+    shapes = tuple(link.shape for link in links)
+    plan = plan_chain(name, shapes, rows, 132, device.shared_limit, 96)
+    assert plan is not None
+    launch_chain(device, links, rows, rows, 1e-6, GemmScratch(None, None), plan)
 
 
 def _ask(device: RecordingDevice) -> None:
@@ -126,6 +147,8 @@ def _ask(device: RecordingDevice) -> None:
             else:
                 matrix.plain(None, None, rows, 0, Decoded.STORE)
     if device.arch == "sm_90a":
+        for name, rows in (("Q4_K", 1), ("IQ4_XS", 4), ("Q8_0", 8)):
+            _chain(device, name, rows)
         _matrix(device, "Q4_K").decode(None, None, 1, Decoded.STORE, GemmScratch(None, None), followed=True)
         for name, rows, epilogue in (("Q4_K", 64, Decoded.SWIGLU), ("BF16", 32, Decoded.ADD)):
             _matrix(device, name).wide(None, None, rows, epilogue, GemmScratch(None, None), tile=rows)

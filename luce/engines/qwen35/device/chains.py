@@ -20,6 +20,8 @@ CHAIN_ROWS = 8
 """Most rows of such a step: with 16 products one by one are as quick."""
 LEAST_BYTES = 160 << 20
 """Of a chain's weights that make it quicker than its products one by one (126 MB do not on an H200, 221 MB do)."""
+UNCHAINED = ("BF16",)
+"""Formats whose products are bound by their bytes one by one already."""
 EACH_NORMS = 1
 """Rows up to which every CTA makes the norms for itself."""
 
@@ -94,7 +96,7 @@ def find_chain(device: Device, text: Text, number: int) -> Chain | None:
         if len(inputs) == 1 and inputs[0].format == chain.format:
             gates = mixer.gates if isinstance(mixer, DeltaNet) else None
             chain = attrs.evolve(chain, inputs=inputs[0], gates=gates, next_norm=following.input_norm)
-    return chain if chain.nbytes >= LEAST_BYTES else None
+    return chain if chain.nbytes >= LEAST_BYTES and chain.format not in UNCHAINED else None
 
 
 def chain_plans(device: Device, text: Text) -> Iterator[ChainPlan]:
