@@ -16,7 +16,7 @@ demo: $(STAMP)
 test: $(STAMP)
 	$(BIN)/python -m tests.fetch
 	$(BIN)/python -m tests.clients.install
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 1 $(ARGS)
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder --max-worker-restart 1 $(ARGS)
 
 # The same, and actors are led along every trace of the tests to its end.
 test-traces: export LUCE_TEST_RUN = all

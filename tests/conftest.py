@@ -16,16 +16,24 @@ settings.register_profile("luce", deadline=None, suppress_health_check=[HealthCh
 settings.load_profile("luce")
 
 LONG = (
+    "model/test_system.py",
+    "clients/test_load_generator.py",
     "sim/test_soak.py",
+    "e2e/test_exact_answers.py",
+    "e2e/test_matrix.py",
     "clients/test_schemathesis.py",
+    "clients/test_python_clients.py",
+    "e2e/test_traces.py",
     "kernels/test_gates.py",
     "kernels/test_sanitizers.py",
-    "e2e/test_exact_answers.py",
-    "engines/device/test_contract.py",
+    "model/test_three_requests.py",
+    "faults/test_cancellation.py",
+    "replay/test_redrive.py",
+    "browser/test_page.py",
+    "browser/test_stall.py",
     "engines/device/test_device_engine.py",
-    "clients/test_python_clients.py",
-    "clients/test_load_generator.py",
-    "model/test_system.py",
+    "engines/device/test_contract.py",
+    "kernels/test_gemm_decode.py",
 )
 """Modules that take long: they begin first, so that no process waits for them at the end."""
 

@@ -56,12 +56,12 @@ def freeze(loop: StepLoop, *, run_ahead: bool) -> LoopState:
                     request.staged_prompt if stages and request.wants_pass else None,
                     request.imported,
                     request.mask is not None,
-                    request.start_row,
                 ),
             )
         )
-    free_slots = memory.free_slots
     pace = None if run_ahead else loop.pace
+    gathering = pace is not None and all(lane.prefilling for lane in lanes)
+    free_slots = memory.free_slots
     # A plan made ahead moves nobody, so it need not know what anybody would cost: that is a look-up each.
     heads = () if run_ahead else islice(loop.waiting.items(), len(free_slots))
     return LoopState(
@@ -77,7 +77,10 @@ def freeze(loop: StepLoop, *, run_ahead: bool) -> LoopState:
         admitting=loop.machine.active("open"),
         run_ahead=run_ahead,
         rows_beside=None if pace is None else pace.rows_beside(_answering(lanes)),
-        gather_rows=None if pace is None else pace.gather_rows,
+        gather_rows=pace.gather_rows if pace is not None and gathering else None,
+        cached_rows={slot: one.usage.cached_tokens for slot, one in loop.running.items()}
+        if gathering
+        else {},
     )
 
 

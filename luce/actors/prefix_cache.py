@@ -210,7 +210,7 @@ def cut_row(request: Request) -> int | None:
     """Where the next chunk of a prompt ends at the latest. Those that wait for a leader's prompt are told when it has
     its first token, and are to find it then."""
     points: Sequence[int] = request.capture_points
-    return next_cut(request.next_row, points, None if request.leads else request.prompt_rows)
+    return next_cut(request.next_row, points, None if request.followers else request.prompt_rows)
 
 
 def awaits_capture(request: Request) -> bool:

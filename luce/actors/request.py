@@ -135,8 +135,6 @@ class Request:
         """Leading blocks of its hold that carry their digest."""
         self.capture_points: tuple[int, ...] = ()
         """Rows after which its state is captured while its prompt is computed, ascending; empty after the last."""
-        self.start_row = 0
-        """Rows that it began with in its slot."""
         self.next_row = 0
         """Rows submitted to the engine: where the slot's next segment starts."""
         self.computed_rows = 0
@@ -181,11 +179,6 @@ class Request:
         return [place for place, image in enumerate(self.submission.images) if image.digest == digest]
 
     @property
-    def leads(self) -> bool:
-        """Others wait for its prompt to be computed."""
-        return bool(self.followers)
-
-    @property
     def recomputable(self) -> bool:
         return self.capabilities.recomputes(self.spec)
 
@@ -221,7 +214,7 @@ class Request:
 
     def start_at(self, row: int) -> None:
         """Its slot holds the state after ``row`` rows, and nothing of it is in flight."""
-        self.start_row = self.next_row = self.computed_rows = row
+        self.next_row = self.computed_rows = row
         self.ready_rows = count_ready_rows(self.spec, self.computed_rows)
         self.staged = self._needs_passes()
         self.imported = False

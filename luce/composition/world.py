@@ -128,9 +128,8 @@ class Request:
         self.imported = False
 
     @property
-    def start_row(self) -> int:
-        """Prompts do not wait for one another here: nothing is measured."""
-        return 0
+    def followers(self) -> tuple[bool, ...]:
+        return (True,) * self.leads
 
     @property
     def wants_pass(self) -> bool:

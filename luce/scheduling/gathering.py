@@ -13,7 +13,7 @@ pictures are still being encoded. Nobody's stream waits: there is none.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from luce.engines.seam import Segment
 from luce.scheduling.state import Lane
@@ -24,7 +24,9 @@ LONGER = 2
 """Times its own length: a prompt does not wait for one of which more is left than that."""
 
 
-def gathered(chunks: list[Segment], prefilling: Sequence[Lane], rows: int) -> list[Segment]:
+def gathered(
+    chunks: list[Segment], prefilling: Sequence[Lane], rows: int, cached: Mapping[int, int]
+) -> list[Segment]:
     """The prompt chunks of a step without answers; those that end prompts without their last rows, where these prompts
     have to wait.
 
@@ -32,6 +34,7 @@ def gathered(chunks: list[Segment], prefilling: Sequence[Lane], rows: int) -> li
         chunks: whole ones.
         prefilling: lanes whose prompts are not done, those with a chunk and those that wait for a picture or a copy.
         rows: that prompts may wait for.
+        cached: of each prompt, by slot, rows that were there from the start.
     """
     counts = {chunk.slot: chunk.count for chunk in chunks}
     ending = {chunk.slot for chunk in chunks if chunk.sample}
@@ -42,7 +45,7 @@ def gathered(chunks: list[Segment], prefilling: Sequence[Lane], rows: int) -> li
         for lane in prefilling
         if lane.slot not in ending
     ]
-    shortest = min(lane.prompt_rows - lane.start_row for lane in prefilling if lane.slot in ending)
+    shortest = min(lane.prompt_rows - cached.get(lane.slot, 0) for lane in prefilling if lane.slot in ending)
     if not left or sum(left) > rows or max(left) > LONGER * shortest:
         return chunks
     kept = [

@@ -127,9 +127,9 @@ def _prompt_chunks(state: LoopState, *, beside: bool) -> list[Segment]:
             budget -= count
             if budget == 0:
                 break
-    if state.gather_rows is None or not all(lane.prefilling for lane in state.lanes):
+    if state.gather_rows is None:
         return chunks
-    return gathered(chunks, prefilling, state.gather_rows)
+    return gathered(chunks, prefilling, state.gather_rows, state.cached_rows)
 
 
 def _staged_slice(state: LoopState, *, alone: bool) -> tuple[Segment, ...]:

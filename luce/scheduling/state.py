@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import attrs
@@ -82,8 +82,6 @@ class Lane(NamedTuple):
     """Its prompt went through staged passes: only its last row is left, and goes along with the decode rows."""
     masked: bool = False
     """What its next token may be depends on all tokens before: no row of it continues one in flight."""
-    start_row: int = 0
-    """Rows that were there when it got its slot, from a cache."""
 
     @property
     def prefilling(self) -> bool:
@@ -123,7 +121,9 @@ class LoopState:
     rows_beside: int | None = None
     """Prompt rows at most in a step that has rows of answers; None: the prefill budget alone counts."""
     gather_rows: int | None = None
-    """Prompt rows that prompts may wait for with their first tokens, while nobody's answer is under way; None: none."""
+    """Prompt rows that prompts may wait for with their first tokens; None: none, as while an answer is under way."""
+    cached_rows: Mapping[int, int] = attrs.field(factory=dict)
+    """Of prompts that may wait, by slot, the rows that were there when they got it."""
 
 
 @attrs.frozen

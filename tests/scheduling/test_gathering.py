@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 
 from luce.engines.seam import Segment
@@ -12,10 +14,12 @@ from tests.scheduling.pictures import lane, state
 LIMITS = Limits(num_slots=8, block_size=16, prefill_budget=100)
 
 
-def chunks(*lanes: Lane, rows: int | None = 1000, budget: int | None = 100) -> dict[int, tuple[int, bool]]:
+def chunks(
+    *lanes: Lane, rows: int | None = 1000, cached: Mapping[int, int] | None = None
+) -> dict[int, tuple[int, bool]]:
     """(rows, is a token drawn) of each slot in the next step."""
-    limits = Limits(LIMITS.num_slots, LIMITS.block_size, budget)
-    found: tuple[Segment, ...] = plan(state(*lanes, limits=limits, gather_rows=rows)).segments
+    frozen = state(*lanes, limits=LIMITS, gather_rows=rows, cached_rows=cached or {})
+    found: tuple[Segment, ...] = plan(frozen).segments
     return {segment.slot: (segment.count, segment.sample) for segment in found}
 
 
@@ -48,13 +52,6 @@ def test_prompts_that_end_in_one_step_wait_for_nobody() -> None:
     assert chunks(lane(0, 0, 40), lane(1, 0, 50)) == {0: (40, True), 1: (50, True)}
 
 
-def test_nobody_waits_beside_answers() -> None:
-    """Nor beside one that has no row in this step."""
-    first, second = lane(0, 0, 80), lane(1, 0, 90)
-    assert chunks(first, second, lane(2, 25, 20)) == {0: (80, True), 1: (20, False), 2: (1, True)}
-    assert chunks(first, second, lane(2, 25, 20, runnable=False)) == {0: (80, True), 1: (20, False)}
-
-
 @pytest.mark.parametrize("rows, waits", [(69, False), (71, True)])
 def test_only_for_as_many_rows_as_time_allows(rows: int, waits: bool) -> None:
     assert chunks(lane(0, 0, 80), lane(1, 0, 91), rows=rows)[0] == (79 if waits else 80, not waits)
@@ -68,4 +65,4 @@ def test_not_for_much_longer_prompts(prompt: int, waits: bool) -> None:
 
 def test_rows_from_a_cache_are_no_part_of_a_prompts_length() -> None:
     assert chunks(lane(0, 60, 80), lane(1, 0, 180))[0] == (19, False)
-    assert chunks(lane(0, 60, 80, start_row=60), lane(1, 0, 180))[0] == (20, True)
+    assert chunks(lane(0, 60, 80), lane(1, 0, 180), cached={0: 60})[0] == (20, True)

@@ -89,3 +89,11 @@ def test_a_short_question_does_not_wait_for_a_long_one() -> None:
     clients = [text("short", 4, at=1.0, rows=50), text("long", 4, at=1.0, rows=3900)]
     short, long = firsts(serve(clients, 1, 0))
     assert short < 0.3 < long
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_nobody_waits_beside_an_answer(depth: int) -> None:
+    """The stream's rows go with every piece, so waiting would make no prompt faster."""
+    clients = [text("stream", 400), *[text(f"text {number}", 4, at=1.0, rows=500) for number in range(4)]]
+    began = sorted(firsts(serve(clients, depth, 0))[1:])
+    assert all(after - before > 0.05 for before, after in pairwise(began))

@@ -220,3 +220,29 @@ def test_rows_are_launched_before_a_slot_that_is_none_of_theirs_is_filled(
     for sequence in (source, other, again, third):
         sequence.finish()
         sequence.check()
+
+
+def test_a_copy_waits_for_steps_of_its_own_slot_alone(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, other = Request(driver, prompt(0), 0), Request(driver, prompt(1), 1)
+    source.advance(80)
+    other.advance(20)
+    engine: Any = driver.engine
+    settled: list[bool] = []
+    settle = engine._settle
+    monkeypatch.setattr(engine, "_settle", lambda: (settled.append(True), settle())[1])
+    for moving, waits in ((source, False), (other, True)):
+        engine.call(lambda *_: None)  # all steps so far are noted
+        settled.clear()
+        part = other.next_rows(10)
+        with monkeypatch.context() as patched:
+            patched.setattr(engine, "_note_finished", lambda: None)  # as if the device were not there yet
+            rows = engine.launch(driver.plan([part]))
+            copy = engine.launch(driver.plan(work=[capture(moving, moving.row + (10 if waits else 0))]))
+            results = engine.collect(rows), engine.collect(copy)
+        assert results[1].work[0].error is None and bool(settled) == waits
+        other.took(part, results[0].outcomes[0].tokens)
+    for sequence in (source, other):
+        sequence.finish()
+        sequence.check()

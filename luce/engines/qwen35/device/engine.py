@@ -271,12 +271,17 @@ class DeviceEngine(CommandEngine):
 
     def _move(self, item: SlotWork) -> WorkOutcome:
         """Copy a state out of a slot or into one."""
-        if item.kind not in _FILLS:
+        self._note_finished()
+        if item.kind not in _FILLS and self._is_in_flight(item.slot):
             self._settle()  # what is stored holds the tokens so far, and is that of a slot that has not failed
         outcome = self._runner.stored.run(item, self._slots)
         if item.kind is WorkKind.RESTORE and outcome.error is None:
             self._upload_history(self._slots[item.slot], item.position)
         return outcome
+
+    def _is_in_flight(self, slot: int) -> bool:
+        """Has a step rows of the slot that has not been read back?"""
+        return any(work.slot.index == slot for ticket in self._in_flight for work in ticket.works)
 
     def _note_finished(self) -> None:
         """Note the tokens of the steps that have been read back."""
