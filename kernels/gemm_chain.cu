@@ -275,6 +275,7 @@ LUCE_KERNEL_CLUSTER(gemm_chain, ALL_WARPS * WARP, 1, CLUSTER)
         return;
       }
       await_all(counts + o, (u32)(grid_x() * (ALL_WARPS - WARPS)));
+      if (SHOW_ORDERS) sync_block();  // who multiplied has read the activations: by way of its sums, and of device memory
     };
     // With which chunk the activations in shared memory begin. Those of a norm are all kept: each CTA makes it of all anyway.
     const i32 xs_first = op.source == SOURCE_NORM ? 0 : op.from_chunk + op.first_chunk;

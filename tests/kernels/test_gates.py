@@ -63,7 +63,7 @@ def test_every_kernel_compiles(target: str) -> None:
     assert not faults, "\n\n".join(faults)
 
 
-SHOWING = ("deltanet_chunk.cu", "gemm_cluster.cu", "gemm_decode.cu", "gemm_prefill.cu")
+SHOWING = ("deltanet_chunk.cu", "gemm_chain.cu", "gemm_cluster.cu", "gemm_decode.cu", "gemm_prefill.cu")
 """Sources with something in them for SHOW_ORDERS, which racecheck wants (`shown_orders.py`)."""
 
 

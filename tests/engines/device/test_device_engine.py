@@ -279,6 +279,6 @@ def test_the_plan_is_what_is_allocated(shared_engine: DeviceEngine) -> None:
     def held(runner: Runner, _: dict[int, Slot]) -> int:
         pool: DevicePool = runner.pool
         arrays = [*pool.state.values(), *pool.kv.values(), pool.tables, pool.histories]
-        return sum(int(array.nbytes) for array in arrays) + runner.program.nbytes
+        return sum(int(array.nbytes) for array in arrays) + runner.program.nbytes + runner.copies.nbytes
 
     assert shared_engine.call(held) == planned

@@ -186,6 +186,11 @@ class DeviceCopies:
         sizes = {"packed": packed_bytes(pool.config), "pieces": piece_bytes(pool.config)}
         self._staging = Staging(pool.device, {name: ((size,), "uint8") for name, size in sizes.items()})
 
+    @property
+    def nbytes(self) -> int:
+        """Device memory that copies pass through."""
+        return sum(int(array.nbytes) for array in (self._arrays or {}).values())
+
     def prepare(self) -> None:
         """Take the memory that copies need on their way."""
         self._staging.prepare()

@@ -122,8 +122,8 @@ class Runner:
         self.results = results
         self._rings = (chunk_ring, step_ring)
         self._draws = draws
-        self._copies = DeviceCopies(pool, self.commit, copies)
-        self.stored = StoredStates(pool, pool.block_size, self._copies)
+        self.copies = DeviceCopies(pool, self.commit, copies)
+        self.stored = StoredStates(pool, pool.block_size, self.copies)
         self._eager = eager
         self._graphs: dict[tuple[int, ...], Graph | None] = {}
         """By (bucket, class) of a step and the counts of a chunk; None after the first run, which loads what a capture
@@ -233,7 +233,7 @@ class Runner:
 
     def warm(self) -> None:
         """Record the passes that serving needs again and again. Launched with no rows they touch no sequence."""
-        self._copies.prepare()
+        self.copies.prepare()
         for ring in self._rings:
             descriptors = ring.take()
             descriptors.header[0] = (0, 0, 0, 0)
@@ -249,7 +249,7 @@ class Runner:
 
     def close(self) -> None:
         """Wait for copies that are under way. There must be no steps any more."""
-        self._copies.close()
+        self.copies.close()
 
     def _launch_step(self, parts: Mapping[str, Array], size: int, kind: int) -> None:
         """Every bucket is a graph."""
