@@ -174,8 +174,8 @@ def test_a_chain_has_the_bits_of_its_products(
 
 @pytest.mark.parametrize("norm", [Source.NORM, Source.ROWS])
 def test_a_small_chain(device: Device, norm: Source) -> None:
-    """Few threads, so that sanitizers can follow them: a warp each for products, sums and gates. In clusters: stores into
-    the one block of a cluster are faults to NVIDIA's tool."""
+    """Few threads, so that sanitizers can follow them: a warp each for products, sums and gates. In clusters, since
+    stores into the one block of a cluster are faults to NVIDIA's tool."""
     layer = Layer(device, "Q4_K", 2, 2, 256, 512, 512, 48, 3, norm)
     wanted = layer.one_by_one(layer.start())
     same(layer.chained(layer.start(), layer.plan(ChainForm(1, 2, cluster=2), 2)), wanted)
