@@ -180,7 +180,7 @@ def test_what_came_is_on_disk_without_an_end(tmp_path: Path) -> None:
                 await trio.sleep(0.5)
             nursery.cancel_scope.cancel()
 
-    trio.run(main, clock=trio.testing.MockClock(rate=50))
+    trio.run(main, clock=trio.testing.MockClock(rate=2))
     assert len([item for item in read_trace(trace_paths([tmp_path])) if isinstance(item, EventRecord)]) == 30
 
 
