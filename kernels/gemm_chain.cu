@@ -477,7 +477,7 @@ LUCE_KERNEL_CLUSTER(gemm_chain, ALL_WARPS * WARP, 1, CLUSTER)
           NO_UNROLL
           for (i32 from = 0; from < ROWS; from += GATE_ROWS) {
             f32 sums[GATE_ROWS][1];
-            matvec_chunk<GATE_ROWS, 1>(x, from, (const f32*)gate - (i64)gate_from * CHUNK_DEPTH, 0, 1, chunk, sums);
+            matvec_chunk<4>(x, from, (const f32*)gate - (i64)gate_from * CHUNK_DEPTH, 0, 1, chunk, sums);
             UNROLL
             for (int r = 0; r < GATE_ROWS; r++)
               if (lane == r) stores.put(gate_parts + (nth * 8 + chunk) * ROWS + from + r, sums[r][0]);

@@ -11,7 +11,8 @@
 #ifndef BESIDE
 #define BESIDE 0   // 1: beside the grid before it, which lets this one start when x is there, and does not write it
 #endif
-#define WARPS 4
+#define WARPS (BESIDE ? 4 : 8)
+#define STEPS (OUTPUTS == 1 && !(BESIDE && ROWS > 1) ? 16 : 4)  // few registers beside another grid
 #define RESULTS (ROWS * OUTPUTS)
 
 // x: activations of x_rows rows in tiles of x_tile (0: step layout), `depth` values each. W [n][depth], zeros behind K. y f32
@@ -23,10 +24,14 @@ LUCE_KERNEL_RESIDENT(matvec_f32, WARPS * WARP, BESIDE ? 6 : 1)
   f32* parts = (f32*)shared_memory();
   shared_ends(parts + chunks * RESULTS);
   pdl_launch();
+  f32x2 ready[STEPS][OUTPUTS];  // the first chunk's weights, constants: before the wait
+  const i32 begin = warp() * MATVEC_CHUNK;
+  if (STEPS == 16) matvec_weights(ready, w, out, n, depth, begin, min_(depth, begin + MATVEC_CHUNK));
   if (!BESIDE) pdl_wait();
   for (i32 chunk = warp(); chunk < chunks; chunk += WARPS) {
     f32 sums[ROWS][OUTPUTS];
-    matvec_chunk<ROWS, OUTPUTS>(a, first, w, out, n, chunk, sums);
+    if (STEPS == 16 && chunk == warp()) matvec_chunk<STEPS>(a, first, w, out, n, chunk, sums, ready);
+    else matvec_chunk<STEPS>(a, first, w, out, n, chunk, sums);
     UNROLL
     for (int i = 0; i < RESULTS; i++)
       if (lane() == i % WARP) parts[chunk * RESULTS + i] = sums[i / OUTPUTS][i % OUTPUTS];

@@ -19,7 +19,7 @@ __all__ = ["SmallMatrix", "launch_small"]
 
 F32 = npt.NDArray[np.float32]
 
-WARPS = 4
+WARPS, WARPS_BESIDE = 8, 4
 """Of a block (kernels/matvec_f32.cu)."""
 
 
@@ -85,7 +85,7 @@ def launch_small(
     )
     kernel(
         (-(-matrix.rows // outputs), -(-rows // group), 1),
-        WARPS * 32,
+        32 * (WARPS_BESIDE if beside else WARPS),
         [
             *(x, np.int32(height), np.int32(tile), np.int32(padded_depth(matrix.depth))),
             *(matrix.data, np.int32(matrix.rows), to, np.int32(rows), np.int32(to.shape[1])),
