@@ -200,8 +200,8 @@ def test_rows_are_launched_before_a_slot_that_is_none_of_theirs_is_filled(
     order: list[str] = []
     engine: Any = driver.engine
     runner = engine._runner
-    put, rows = runner._copies.put, runner.segments
-    monkeypatch.setattr(runner._copies, "put", lambda *a: (order.append("fill"), put(*a))[1])
+    put, rows = runner.copies.put, runner.segments
+    monkeypatch.setattr(runner.copies, "put", lambda *a: (order.append("fill"), put(*a))[1])
     monkeypatch.setattr(runner, "segments", lambda *a: (order.append("rows"), rows(*a))[1])
     again = Request(driver, prompt(0), 2)
     item = adopted(again, taken, source.opened.blocks)
