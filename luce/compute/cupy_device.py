@@ -79,10 +79,7 @@ class CupyKernel:
         shared: int = 0,
         early: bool = False,
     ) -> None:
-        if shared > PLAIN_SHARED and not self._raised:
-            # Always the same number: the function is one for all who launch it, on whatever thread.
-            self.raw.max_dynamic_shared_size_bytes = self.device.shared_limit
-            self._raised = True
+        self._allow(shared)
         driver = self.device.driver
         if driver is None or not early:
             self.raw(grid, (block, 1, 1), tuple(args), shared_mem=shared)
@@ -104,6 +101,27 @@ class CupyKernel:
         (status,) = driver.cuLaunchKernelEx(config, function, ctypes.addressof(pointers), 0)
         if int(status):
             raise DeviceError(f"kernel {self.name} could not be launched: {status}")
+
+    def _allow(self, shared: int) -> None:
+        if shared > PLAIN_SHARED and not self._raised:
+            # Always the same number: the function is one for all who launch it, on whatever thread.
+            self.raw.max_dynamic_shared_size_bytes = self.device.shared_limit
+            self._raised = True
+
+    def clusters_at_once(self, grid: int, block: int, shared: int) -> int:
+        """Of such a launch, on an idle device; 0 without cuda.bindings."""
+        driver = self.device.driver
+        if driver is None:
+            return 0
+        self._allow(shared)
+        config = driver.CUlaunchConfig()
+        config.gridDimX, config.gridDimY, config.gridDimZ = grid, 1, 1
+        config.blockDimX, config.blockDimY, config.blockDimZ = block, 1, 1
+        config.sharedMemBytes = shared
+        status, count = driver.cuOccupancyMaxActiveClusters(driver.CUfunction(self.raw.kernel.ptr), config)
+        if int(status):
+            raise DeviceError(f"kernel {self.name}: its clusters could not be counted: {status}")
+        return int(count)
 
 
 def _argument(value: Any) -> Any:
@@ -188,6 +206,9 @@ class CupyDevice:
             raise DeviceError(
                 f"{source}, {name} with {dict(wanted)} does not compile for {self.arch}: {error}"
             ) from error
+
+    def runs_at_once(self, kernel: CupyKernel, grid: int, cluster: int, block: int, shared: int) -> bool:
+        return kernel.clusters_at_once(grid, block, shared) * cluster >= grid
 
     def empty(self, shape: int | tuple[int, ...], dtype: npt.DTypeLike) -> Any:
         try:

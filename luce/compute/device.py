@@ -114,6 +114,10 @@ class Device(Protocol):
             DeviceError: the source does not compile for this device.
         """
 
+    def runs_at_once(self, kernel: Kernel, grid: int, cluster: int, block: int, shared: int) -> bool:
+        """Do all ``grid`` blocks of such a launch, in clusters of ``cluster``, run at the same time once the device has
+        nothing else to do? False where it cannot tell."""
+
     def empty(self, shape: int | tuple[int, ...], dtype: npt.DTypeLike) -> Array:
         """Memory with no defined content. Raises DeviceError when there is not enough."""
 

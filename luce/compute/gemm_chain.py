@@ -12,7 +12,7 @@ import attrs
 import numpy as np
 
 from luce.compute.activations import padded_depth
-from luce.compute.device import Device
+from luce.compute.device import Device, Kernel
 from luce.compute.gemm import Epilogue, GemmScratch, WeightMatrix
 from luce.compute.gemm_cluster_plan import (
     CHUNK_DEPTH,
@@ -23,7 +23,17 @@ from luce.compute.gemm_cluster_plan import (
 from luce.compute.gemm_plan import piece_bytes
 from luce.compute.packing import ROW_BLOCK
 
-__all__ = ["ChainForm", "ChainPlan", "Gates", "Link", "LinkShape", "Source", "launch_chain", "plan_chain"]
+__all__ = [
+    "ChainForm",
+    "ChainPlan",
+    "Gates",
+    "Link",
+    "LinkShape",
+    "Source",
+    "chain_runs",
+    "launch_chain",
+    "plan_chain",
+]
 
 _WITH_MINIMA = ("Q4_K", "Q5_K")
 _LINK_BYTES = 128
@@ -223,6 +233,33 @@ def _forms(name: str, rows: int, multiprocessors: int) -> list[ChainForm]:
     return [*deeper, form, attrs.evolve(form, slots=5, slices=(0, 0, 6))]
 
 
+def _kernel(device: Device, name: str, rows: int, plan: ChainPlan) -> Kernel:
+    form = plan.form
+    defines: dict[str, int | str] = {
+        "FORMAT": f"FORMAT_{name}",
+        "ROWS": rows,
+        "WARPS": form.warps,
+        "MERGERS": form.mergers,
+        "GATES": plan.gate_outputs,
+        "CLUSTER": form.cluster,
+        "STAGES": form.stages,
+        "SLOTS": plan.slots,
+        "OPERATIONS": len(plan.slices),
+        "NORM": plan.norm,
+    }
+    if form.table:
+        defines["TABLE"] = form.table
+    if device.arch == "host":
+        defines["TOGETHER"] = plan.grid
+    return device.kernel("gemm_chain.cu", "gemm_chain", defines)
+
+
+def chain_runs(device: Device, name: str, rows: int, plan: ChainPlan) -> bool:
+    """Can all CTAs of the launch run at once on this device? If not, they would wait for each other forever."""
+    kernel, block = _kernel(device, name, rows, plan), plan.all_warps * 32
+    return device.runs_at_once(kernel, plan.grid, plan.form.cluster, block, plan.shared)
+
+
 def launch_chain(
     device: Device,
     links: Sequence[Link],
@@ -233,7 +270,7 @@ def launch_chain(
     plan: ChainPlan,
     normed: Any = None,
 ) -> None:
-    """Launch the products of a bucket of rows.
+    """Launch the products of a bucket of rows, if they run (:func:`chain_runs`).
 
     Args:
         links: of one format.
@@ -242,23 +279,6 @@ def launch_chain(
         eps: of the norms.
         normed: room for the activations that ``Source.ROWS`` makes.
     """
-    form = plan.form
-    defines: dict[str, int | str] = {
-        "FORMAT": f"FORMAT_{links[0].matrix.format}",
-        "ROWS": rows,
-        "WARPS": form.warps,
-        "MERGERS": form.mergers,
-        "GATES": plan.gate_outputs,
-        "CLUSTER": form.cluster,
-        "STAGES": form.stages,
-        "SLOTS": plan.slots,
-        "OPERATIONS": len(links),
-        "NORM": plan.norm,
-    }
-    if form.table:
-        defines["TABLE"] = form.table
-    if device.arch == "host":
-        defines["TOGETHER"] = plan.grid
     widths = [link.matrix.depth for link in links if link.source in (Source.NORM, Source.ROWS)]
     arguments = [
         *(
@@ -273,9 +293,8 @@ def launch_chain(
     ]
     for link, size in zip(links, plan.slices, strict=True):
         arguments += _operation(link, size)
-    device.kernel("gemm_chain.cu", "gemm_chain", defines)(
-        (plan.grid, 1, 1), plan.all_warps * 32, arguments, shared=plan.shared, early=True
-    )
+    kernel = _kernel(device, links[0].matrix.format, rows, plan)
+    kernel((plan.grid, 1, 1), plan.all_warps * 32, arguments, shared=plan.shared, early=True)
 
 
 def _operation(link: Link, size: int) -> list[Any]:

@@ -12,7 +12,16 @@ from luce.compute import activations
 from luce.compute.activations import num_values, padded_depth
 from luce.compute.device import Device
 from luce.compute.gemm import Epilogue, GemmScratch, WeightMatrix, scratch_for
-from luce.compute.gemm_chain import ChainForm, ChainPlan, Gates, Link, Source, fit_chain, launch_chain
+from luce.compute.gemm_chain import (
+    ChainForm,
+    ChainPlan,
+    Gates,
+    Link,
+    Source,
+    chain_runs,
+    fit_chain,
+    launch_chain,
+)
 from luce.compute.norms import NORM_SHARED, norm_threads
 from luce.compute.packing import interleave
 from luce.engines.qwen35.device.small import SmallMatrix, launch_small
@@ -169,6 +178,9 @@ def test_a_chain_has_the_bits_of_its_products(
     wanted = layer.one_by_one(layer.start())
     assert np.isfinite(wanted["inputs"]).all()
     plan = layer.plan(chosen, grid)
+    assert chain_runs(device, name, rows, plan)
+    if device.arch != "host":  # which always can
+        assert not chain_runs(device, name, rows, attrs.evolve(plan, grid=3000))
     same(layer.chained(layer.start(), plan), wanted)
 
 

@@ -72,6 +72,20 @@ def test_answers_are_those_of_products_one_by_one(
     assert not launched
 
 
+def test_without_room_for_all_blocks_products_go_one_by_one(
+    launched: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Blocks of a chain wait for each other: those that never start would be waited for forever."""
+    monkeypatch.setattr(chains, "UNCHAINED", ())
+    monkeypatch.setattr(chains, "chain_runs", lambda *_: False)
+    engine = new_device_engine(*bf16_model())
+    try:
+        assert greedy(engine, [text_spec(random_ids(9, 1))], 2, 1)
+    finally:
+        engine.shutdown()
+    assert not launched
+
+
 def listed(shape: str, form: str, layers: int = 5) -> Text:
     config = released(shape)
     text = attrs.evolve(config.text, num_layers=layers, full_attention=config.text.full_attention[:layers])

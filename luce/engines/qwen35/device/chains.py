@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Iterator
 
@@ -10,11 +11,22 @@ import attrs
 from luce.compute.activations import BUCKETS
 from luce.compute.device import Array, Device
 from luce.compute.gemm import Epilogue, GemmScratch, WeightMatrix
-from luce.compute.gemm_chain import ChainPlan, Gates, Link, LinkShape, Source, launch_chain, plan_chain
+from luce.compute.gemm_chain import (
+    ChainPlan,
+    Gates,
+    Link,
+    LinkShape,
+    Source,
+    chain_runs,
+    launch_chain,
+    plan_chain,
+)
 from luce.engines.qwen35.device.small import SmallMatrix
 from luce.engines.qwen35.device.weights import DeltaNet, Dense, Part, Text, Vector
 
 __all__ = ["Chain", "ChainRows", "Chains", "chain_plans", "find_chain", "has_chains"]
+
+log = logging.getLogger(__name__)
 
 CHAIN_ROWS = 8
 """Most rows of such a step: with 16 products one by one are as quick."""
@@ -149,7 +161,12 @@ class Chains:
         if key not in self._found:
             chain = find_chain(self._device, self._text, number) if rows <= CHAIN_ROWS else None
             plan = None if chain is None else chain.plan(self._device, rows)
-            self._found[key] = None if chain is None or plan is None else (chain, plan)
+            self._found[key] = None
+            if chain is not None and plan is not None:
+                if chain_runs(self._device, chain.format, rows, plan):
+                    self._found[key] = chain, plan
+                else:
+                    log.info("blocks of a chain of products cannot all run at once here: one by one instead")
         return self._found[key]
 
     def launch(self, number: int, at: ChainRows) -> None:
