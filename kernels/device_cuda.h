@@ -91,8 +91,6 @@ DEVICE void grid_wait(const u32* at, u32 value) {
   do asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(found) : "l"(at) : "memory");
   while (found < value);
 }
-// 128 bytes at this address into the second-level cache, sometime.
-DEVICE void prefetch_far(const void* at) { asm volatile("prefetch.global.L2 [%0];" ::"l"(at)); }
 DEVICE void fence_device() { __threadfence(); }
 DEVICE void fence_block() { __threadfence_block(); }
 // A number in shared memory that only grows: what was written before publish_ is seen after await_ has seen `value` or more.

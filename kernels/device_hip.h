@@ -78,7 +78,6 @@ DEVICE void grid_arrive(u32* at) { __hip_atomic_fetch_add(at, 1u, __ATOMIC_RELEA
 DEVICE void grid_wait(const u32* at, u32 value) {
   while (__hip_atomic_load(at, __ATOMIC_ACQUIRE, __HIP_MEMORY_SCOPE_AGENT) < value) __builtin_amdgcn_s_sleep(1);
 }
-DEVICE void prefetch_far(const void*) {}
 DEVICE void fence_device() { __builtin_amdgcn_fence(__ATOMIC_SEQ_CST, "agent"); }
 DEVICE void fence_block() { __builtin_amdgcn_fence(__ATOMIC_ACQ_REL, "workgroup"); }
 DEVICE void publish_(u32* at, u32 value) { __hip_atomic_store(at, value, __ATOMIC_RELEASE, __HIP_MEMORY_SCOPE_WORKGROUP); }

@@ -168,7 +168,6 @@ DEVICE void grid_arrive(u32* at) {
 DEVICE void grid_wait(const u32* at, u32 value) {
   while (__atomic_load_n(at, __ATOMIC_ACQUIRE) < value) luce_host::let_others_run();
 }
-DEVICE void prefetch_far(const void*) {}
 DEVICE void fence_device() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 DEVICE void fence_block() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 DEVICE void publish_(u32* at, u32 value) {

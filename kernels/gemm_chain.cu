@@ -56,9 +56,6 @@
 #define OWN_SUMS 1
 #include "gemm_sums.h"
 
-// Chunk at which CTA `rank` of a cluster begins with row-block `nth` of the cluster: as near to even as whole chunks allow, in turn.
-DEVICE i32 split_at(i32 rank, i32 nth, i32 chunks) { return (i32)((u32)(rank * chunks + nth % CLUSTER) / CLUSTER); }
-
 struct Operation {
   const u8 *w, *x;
   u8* y;

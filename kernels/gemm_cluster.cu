@@ -56,9 +56,6 @@
 
 #include "gemm_sums.h"
 
-// Chunk at which CTA `rank` of a cluster begins with group `nth`, the i-th of the cluster: as near to even as whole chunks allow, in turn.
-DEVICE i32 split_at(i32 rank, i32 nth, i32 chunks) { return (i32)((u32)(rank * chunks + nth % CLUSTER) / CLUSTER); }
-
 // y f32 [.][y_stride]; h: the activations of the next GEMM, depth h_depth (EPILOGUE_SWIGLU). parts, counts: scratch for slices, counts zero
 // before and after. Of the first `n` rows of W and the first `rows` of x something is written. slice: chunks of a cluster; window:
 // the most chunks that a CTA has something of. stages: of a warp's ring. slots: groups whose partial sums can be on the way to a CTA.

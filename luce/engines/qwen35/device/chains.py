@@ -39,7 +39,7 @@ EACH_NORMS = 1
 
 
 def has_chains(device: Device) -> bool:
-    """Do all CTAs of such a launch run at once, with bulk copies?"""
+    """Has such a device what the kernel is made of? :func:`chain_runs` says whether a launch runs there."""
     return device.arch in ("sm_90a", "host")
 
 

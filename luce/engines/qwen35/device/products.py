@@ -204,14 +204,10 @@ class Products:
         """:meth:`store` of two matrices; of few rows the second costs next to nothing, it runs beside the first."""
         beside = x.height <= min(BESIDE_ROWS, self._most)
         if not beside:
-            self.store_small(second, x, to)
+            self._small(second, x, to)
         self.store(first, x, out, followed=beside)
         if beside:
             self._small(second, x, to, beside=True)
-
-    def store_small(self, matrix: SmallMatrix, x: Input, to: Array) -> None:
-        """:meth:`store` of a small matrix."""
-        self._small(matrix, x, to)
 
     def _small(self, matrix: SmallMatrix, x: Input, to: Array, *, beside: bool = False) -> None:
         launch_small(
