@@ -276,9 +276,10 @@ class _Connection(TCPServer):
 
     async def _read_data(self) -> None:
         while not self.protocol.refused:
-            try:
+            data = None
+            with trio.CancelScope() as self._reading, suppress(*_GONE):
                 data = await self.stream.receive_some(MAX_RECV)
-            except _GONE:
+            if data is None:
                 break
             note_arrival(self._state, self._transport.received)
             try:
@@ -311,10 +312,11 @@ class _Connection(TCPServer):
             await self.context.terminated.wait()
         with trio.CancelScope(shield=True):
             if patience.cancelled_caught:
-                await self.protocol.refuse(
-                    RequestError("the request's line and headers did not arrive in time", status=408)
-                )
-            await self._initiate_server_close()
+                late = RequestError("the request's line and headers did not arrive in time", status=408)
+                await self.protocol.refuse(late)
+                self._reading.cancel()  # the task that reads lingers and closes
+            else:
+                await self._initiate_server_close()
 
     async def _initiate_server_close(self) -> None:
         await self.protocol.part()

@@ -150,7 +150,8 @@ class Http2Protocol:
 
     async def refuse(self, error: RequestError) -> None:
         """The client has not come to a point in time."""
-        await self._give_up(ErrorCodes.ENHANCE_YOUR_CALM, "too slow")
+        self._say_goodbye(ErrorCodes.ENHANCE_YOUR_CALM, "too slow")
+        await self._break_off()
 
     def _say_goodbye(self, code: ErrorCodes, why: str) -> None:
         try:
@@ -159,7 +160,7 @@ class Http2Protocol:
             pass  # it is over already
 
     async def _break_off(self) -> None:
-        """From the task that reads: nothing more is taken, but the client gets to read why."""
+        """Nothing more is taken, but the client gets to read why."""
         await self._flush()
         self.refused = True
         await self._end()
