@@ -436,7 +436,7 @@ LUCE_KERNEL_CLUSTER(gemm_chain, ALL_WARPS * WARP, 1, CLUSTER)
 #endif
             i32 k = block * 8 + index;
             if (index < 8 && lane < PARTIAL && row < rows && 2 * k < op.n)
-              next.at[activation_index(next, row, k)] = f32_to_bf16(mul(silu_(t[v]), up));
+              next.at[activation_index(next, row, k)] = f32_to_activation(mul(silu_(t[v]), up));
           }
         } else {
           UNROLL

@@ -330,7 +330,7 @@ LUCE_KERNEL_CLUSTER(gemm_cluster, ALL_WARPS * WARP, CTAS, CLUSTER)
         f32 up = t[b][v | 2];
 #endif
         i32 k = (group * BLOCKS + b) * 8 + index;
-        if (index < 8 && lane < PARTIAL && row < rows && 2 * k < n) next.at[activation_index(next, row, k)] = f32_to_bf16(mul(silu_(t[b][v]), up));
+        if (index < 8 && lane < PARTIAL && row < rows && 2 * k < n) next.at[activation_index(next, row, k)] = f32_to_activation(mul(silu_(t[b][v]), up));
       }
 #else
       UNROLL

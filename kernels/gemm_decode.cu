@@ -277,7 +277,7 @@ LUCE_KERNEL_RESIDENT(gemm_decode, (WARPS + BESIDE) * WARP, CTAS)
       f32 up = t[v | 2];
 #endif
       i32 k = block * 8 + index;
-      if (index < 8 && lane < PARTIAL && row < rows && 2 * k < n) next.at[activation_index(next, row, k)] = f32_to_bf16(mul(silu_(t[v]), up));
+      if (index < 8 && lane < PARTIAL && row < rows && 2 * k < n) next.at[activation_index(next, row, k)] = f32_to_activation(mul(silu_(t[v]), up));
     }
 #else
     UNROLL

@@ -36,7 +36,7 @@ def product(
     rows = len(x)
     height = activations.padded_rows(rows, tile)
     y = device.array(np.full((height + 1, OUT + 3), -7.0, np.float32))
-    packed = device.array(activations.pack(x, tile, fill=fill))
+    packed = device.array(activations.pack(x, tile, fill=fill, operands=device.operands))
     launch_small(device, matrix, packed, y, rows=rows, height=height, tile=tile, **how)  # type: ignore[arg-type]
     found = device.numpy(y)
     assert (found[:, OUT:] == -7).all() and (found[rows:] == -7).all()

@@ -12,6 +12,7 @@ from luce.compute import activations, packing
 from luce.compute.bf16 import round_bf16, widen_bf16
 from luce.compute.device import Device
 from luce.compute.gemm import Epilogue, WeightMatrix, scratch_for
+from luce.compute.operands import Operands
 from luce.compute.packing import RECORD_BYTES
 from luce.engines.qwen35.device.descriptors import PASS
 from luce.engines.qwen35.device.experts import ExpertMatrix, Experts, Router, list_experts
@@ -51,8 +52,10 @@ def layer_of(device: Device, name: str, shared: str | None = None, *, bf16_route
         back, back_values = matrices(
             its, SHAPE.hidden, ffn_depth, 3 * expert + 2
         )  # blocks of 256 fill the rest
-        gate_up.append(packing.pack(its, packing.interleave(gate, up), SHAPE.hidden).records)
-        down.append(packing.pack(its, back, ffn_depth).records)
+        gate_up.append(
+            packing.pack(its, packing.interleave(gate, up), SHAPE.hidden, operands=device.operands).records
+        )
+        down.append(packing.pack(its, back, ffn_depth, operands=device.operands).records)
         gate_up_values.append(np.stack([gate_values, up_values]))
         down_values.append(back_values[:, : SHAPE.ffn])
     router = np.random.default_rng(99).standard_normal((SHAPE.experts + 1, SHAPE.hidden)).astype(np.float32)
@@ -90,7 +93,7 @@ class Bench:
         device, rows = self.device, len(x)
         header = np.zeros(1, PASS)
         header["rows"] = rows
-        inputs = step_layout(normed, rows + more)
+        inputs = step_layout(normed, rows + more, self.device.operands)
         wide = np.full((MAX_ROWS, SHAPE.hidden), np.nan, np.float32)
         wide[:rows] = normed
         device.copy(self.moe.wide, device.array(wide))
@@ -110,11 +113,11 @@ class Bench:
         return found[:rows]
 
 
-def step_layout(x: np.ndarray, rows: int) -> np.ndarray:
+def step_layout(x: np.ndarray, rows: int, operands: Operands) -> np.ndarray:
     """Activations in the step layout with any number of rows; those that are not given are NaN."""
     filled = np.full((rows, x.shape[1]), np.nan, np.float32)
     filled[: len(x)] = x
-    parts = [activations.pack(filled[row : row + 1], 0) for row in range(rows)]
+    parts = [activations.pack(filled[row : row + 1], 0, operands=operands) for row in range(rows)]
     depth = activations.padded_depth(x.shape[1])
     values = np.stack([part[:depth].reshape(-1, 32) for part in parts], axis=1)
     sums = np.stack([part[depth:].reshape(-1, 16) for part in parts], axis=1)
@@ -319,7 +322,9 @@ def product(device: Device, name: str, records: np.ndarray, rows: int, x: np.nda
     matrix = WeightMatrix(device, name, rows, len(x), device.array(records))
     to = device.empty((1, rows), np.float32)
     scratch = scratch_for(device, [matrix.plan(1)])
-    matrix.decode(device.array(activations.pack(x[None], 0)), to, 1, Epilogue.STORE, scratch)
+    matrix.decode(
+        device.array(activations.pack(x[None], 0, operands=device.operands)), to, 1, Epilogue.STORE, scratch
+    )
     return device.numpy(to)[0]
 
 

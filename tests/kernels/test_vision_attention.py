@@ -72,8 +72,8 @@ class Case:
         device, rows = self.device, prefill_rows(len(x))
         to = device.zeros(tile_values(self.config, rows + room), np.uint16)
         launch_gemm_tower(
-            device, self._matrix, device.array(activations.pack(x, rows, 0x7FC0)), to, live=len(x),
-            epilogue=TowerEpilogue.HEADS, turn=device.array(turn), tokens=tokens,
+            device, self._matrix, device.array(activations.pack(x, rows, 0x7FC0, operands=device.operands)), to,
+            live=len(x), epilogue=TowerEpilogue.HEADS, turn=device.array(turn), tokens=tokens,
             shape={"HEADS": self.heads, "HEAD_DIM": self.dim},
         )  # fmt: skip
         return device.numpy(to)
@@ -85,7 +85,7 @@ class Case:
         y = device.array(np.full(activations.num_values(rows, depth, rows), 0x7FC0, np.uint16))
         kernel = VisionAttention(device, self.config, wgmma=wgmma)
         kernel.attend(count, device.array(tiles), y, rows, depth)
-        found = activations.unpack(device.numpy(y), rows, depth, rows)[0]
+        found = activations.unpack(device.numpy(y), rows, depth, rows, operands=device.operands)[0]
         assert np.isnan(found[count:]).all() and np.isnan(found[:, self.config.hidden :]).all()
         return round_bf16(found[:count, : self.config.hidden])
 

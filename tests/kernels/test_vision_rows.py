@@ -30,7 +30,7 @@ def launch(
     kernel = device.kernel("vision_rows.cu", name, {"WIDTH": norm} if norm else None)
     shared = layer_norm_shared(norm) if norm else 0
     kernel((-(-warps // 8), 1, 1), 256, [*arguments, out, np.int32(height), np.int32(depth)], shared=shared)
-    found = activations.unpack(device.numpy(out), height, depth, height)[0]
+    found = activations.unpack(device.numpy(out), height, depth, height, operands=device.operands)[0]
     assert np.isnan(found[rows:]).all() and not found[:rows, width:].any()
     return found[:rows, :width]
 

@@ -59,7 +59,9 @@ def test_a_row_has_its_bits_beside_any_rows(device: Device, monkeypatch: pytest.
     def both(rows: int) -> tuple[np.ndarray, np.ndarray]:
         out = device.empty((input_height(rows), 48), np.float32)
         to = device.empty((input_height(rows), 16), np.float32)
-        packed = activations.pack(x[:rows], input_tile(rows, has_wide(device)), fill=0x7FC0)
+        packed = activations.pack(
+            x[:rows], input_tile(rows, has_wide(device)), fill=0x7FC0, operands=device.operands
+        )
         given = made.input(device.array(packed), rows, depth)
         made.store_both(large, out, small, to, given)
         return device.numpy(out)[:rows], device.numpy(to)[:rows, :12]
