@@ -39,6 +39,16 @@ class Operands(enum.Enum):
         """An activation is held divided by it, a weight multiplied."""
         return np.float32(16 if self is Operands.F16 else 1)
 
+    @property
+    def advice(self) -> str:
+        """Behind what is said of rows that are not finite."""
+        return "; f16 may have no numbers for them, try --operands bf16" if self is Operands.F16 else ""
+
+    @classmethod
+    def of_device(cls, fingerprint: str | None) -> Operands:
+        """What a device with this fingerprint multiplied."""
+        return cls.F16 if (fingerprint or "").endswith(cls.F16.of_fingerprint) else cls.BF16
+
     def round(self, x: F32) -> U16:
         """Bits of the operand next to each number: to nearest even; every NaN becomes 0x7fff, as in kernels."""
         if self is Operands.BF16:

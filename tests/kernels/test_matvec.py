@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from luce.compute import activations
-from luce.compute.bf16 import round_bf16, widen_bf16
 from luce.compute.device import Device
 from luce.engines.qwen35.device.small import SmallMatrix, launch_small
 
@@ -44,7 +43,7 @@ def product(
 
 
 def test_weights_are_not_rounded(device: Device, matrix: SmallMatrix) -> None:
-    exact = widen_bf16(round_bf16(X)).astype(np.float64) @ W.T.astype(np.float64)
+    exact = device.operands.rounded(X).astype(np.float64) @ W.T.astype(np.float64)
     found = product(device, matrix, X, 64)
     assert np.abs(found - exact).max() < 2e-6 * np.sqrt(np.mean(exact**2))
 

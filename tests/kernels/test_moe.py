@@ -124,10 +124,10 @@ def step_layout(x: np.ndarray, rows: int, operands: Operands) -> np.ndarray:
     return np.concatenate([values.reshape(-1), sums.reshape(-1)])
 
 
-def reference(layer: Layer, normed: np.ndarray, x: np.ndarray) -> np.ndarray:
-    """In float64, with both products' inputs rounded to bf16."""
+def reference(layer: Layer, normed: np.ndarray, x: np.ndarray, operands: Operands) -> np.ndarray:
+    """In float64, with both products' inputs rounded."""
     logits = normed.astype(np.float64) @ layer.router.T.astype(np.float64)
-    wide = rounded(normed).astype(np.float64)
+    wide = operands.rounded(normed).astype(np.float64)
     chosen, weights = route(logits[:, :-1].astype(np.float32), SHAPE.used)
     gate = 1 / (1 + np.exp(-logits[:, -1]))
     out = x.astype(np.float64)
@@ -135,11 +135,12 @@ def reference(layer: Layer, normed: np.ndarray, x: np.ndarray) -> np.ndarray:
         pairs = [*zip(chosen[row], weights[row], strict=True), (SHAPE.experts, gate[row])]
         for expert, weight in pairs:
             g, u = layer.gate_up[expert] @ wide[row]
-            out[row] += weight * (layer.down[expert] @ rounded(g / (1 + np.exp(-g)) * u))
+            h = operands.rounded((g / (1 + np.exp(-g)) * u).astype(np.float32))
+            out[row] += weight * (layer.down[expert] @ h)
     return out
 
 
-def rounded(x: np.ndarray) -> np.ndarray:
+def stored(x: np.ndarray) -> np.ndarray:
     return widen_bf16(round_bf16(x.astype(np.float32)))
 
 
@@ -169,7 +170,7 @@ def test_near_the_true_values_in_every_format(bench: Bench, name: str, shared: s
     layer = layer_of(bench.device, name, shared)
     normed, x = rows_of(5, 1)
     found = bench(layer, normed, x, more=3)
-    wanted = reference(layer, normed, x)
+    wanted = reference(layer, normed, x, bench.device.operands)
     error = np.sqrt(((found - wanted) ** 2).mean() / ((wanted - x) ** 2).mean())
     assert error < (1e-5 if name == "BF16" else 1e-2)  # the others' weights are rounded to bf16
     alone = bench(layer, normed[3:4], x[3:4])
@@ -267,7 +268,7 @@ def test_products_have_the_bits_of_the_weight_gemm(bench: Bench, name: str, rows
     pairs = moe._pairs
     place, chosen = device.numpy(moe.place).reshape(-1, 4), device.numpy(moe.chosen)
     shares = device.numpy(moe.weights)
-    middle = unpack_steps(device.numpy(moe.middle), pairs, SHAPE.ffn)
+    middle = unpack_steps(device.numpy(moe.middle), pairs, SHAPE.ffn, device.operands)
     gate_up, down = device.numpy(layer.device.gate_up.records), device.numpy(layer.device.down.records)
     for row in range(3):
         total = np.zeros(SHAPE.hidden, np.float32)
@@ -276,7 +277,7 @@ def test_products_have_the_bits_of_the_weight_gemm(bench: Bench, name: str, rows
             first = product(device, name, gate_up[expert], 2 * SHAPE.ffn, normed[row])
             gate, up = first.reshape(-1, 2, 8).transpose(1, 0, 2).reshape(2, -1)
             near = gate / (1 + np.exp(-gate.astype(np.float64))) * up
-            np.testing.assert_allclose(middle[at], near, rtol=2**-8)
+            np.testing.assert_allclose(middle[at], near, rtol=2**-8, atol=2**-21)
             term = product(device, name, down[expert], SHAPE.hidden, middle[at]) * shares[row, rank]
             total = total + term if rank else term
         np.testing.assert_array_equal(found[row], x[row] + total)
@@ -288,7 +289,7 @@ def test_weights_of_a_model(bench: Bench, shared_ffn: int) -> None:
     experts, hidden, ffn = SHAPE.experts, SHAPE.hidden, SHAPE.ffn
 
     def matrix(*shape: int) -> np.ndarray:
-        return rounded(rng.standard_normal(shape) * shape[-1] ** -0.5)
+        return stored(rng.standard_normal(shape) * shape[-1] ** -0.5)
 
     shared = FfnWeights(matrix(shared_ffn, hidden), matrix(shared_ffn, hidden), matrix(hidden, shared_ffn))
     weights = MoeWeights(
@@ -313,7 +314,7 @@ def test_weights_of_a_model(bench: Bench, shared_ffn: int) -> None:
     assert experts_of.shared_gate_up is None and experts_of.shared_down is None
     layer = Layer(experts_of, router, gate_up, down)
     normed, x = rows_of(6, 3)
-    found, wanted = bench(layer, normed, x), reference(layer, normed, x)
+    found, wanted = bench(layer, normed, x), reference(layer, normed, x, bench.device.operands)
     assert np.sqrt(((found - wanted) ** 2).mean() / ((wanted - x) ** 2).mean()) < 1e-3
 
 
@@ -328,11 +329,11 @@ def product(device: Device, name: str, records: np.ndarray, rows: int, x: np.nda
     return device.numpy(to)[0]
 
 
-def unpack_steps(packed: np.ndarray, rows: int, depth: int) -> np.ndarray:
+def unpack_steps(packed: np.ndarray, rows: int, depth: int, operands: Operands) -> np.ndarray:
     """Values of activations in the step layout with any number of rows."""
     deep = activations.padded_depth(depth)
     order = packed[: rows * deep].reshape(deep // 32, rows, 4, 2, 2, 2).transpose(1, 0, 3, 4, 2, 5)
-    return widen_bf16(np.ascontiguousarray(order).reshape(rows, deep))[:, :depth]
+    return operands.widen(np.ascontiguousarray(order).reshape(rows, deep))[:, :depth] * operands.unit
 
 
 def test_memory_is_what_was_announced(bench: Bench) -> None:

@@ -226,7 +226,7 @@ class Runner:
             self._launch_step(ring.parts, bucket(len(pieces)), self.program.step_class(end))
         else:
             self._launch_chunk(ring.parts, descriptors.header[0].tolist(), end, tap)
-        part = PassResults(pieces, draws, self.results.download())
+        part = PassResults(pieces, draws, self.results.download(), self.device.operands.advice)
         if any(draw.on_host for draw in draws):
             self._draw_on_host(part)
         return part
