@@ -22,25 +22,26 @@ def wanted_operands() -> Operands:
     return Operands(os.environ.get("LUCE_TEST_OPERANDS", "bf16"))
 
 
-def open_test_device() -> Device:
+def open_test_device(operands: Operands | None = None) -> Device:
+    operands = operands or wanted_operands()
     wanted = os.environ.get("LUCE_TEST_DEVICE", "host")
     if wanted in ("host-address", "host-thread"):
         from tests.kernels.sanitized import SanitizedDevice
 
-        return SanitizedDevice(wanted.partition("-")[2], wanted_operands())
+        return SanitizedDevice(wanted.partition("-")[2], operands)
     if wanted == "host-shown":
-        return cast(Device, ShowingDevice(HostDevice(operands=wanted_operands())))
+        return cast(Device, ShowingDevice(HostDevice(operands=operands)))
     if wanted != "host":
         from luce.compute.cupy_device import open_device
 
-        device = open_device(int(wanted.partition(":")[2] or 0), operands=wanted_operands())
+        device = open_device(int(wanted.partition(":")[2] or 0), operands=operands)
         if wanted in ("cuda-apart", "cuda-shown"):
             device.cupy.cuda.set_allocator(None)
             device.options = ("-lineinfo",)
         return cast(Device, ShowingDevice(device)) if wanted == "cuda-shown" else device
     if host_compiler() is None:
         pytest.skip("the host build of the kernels needs a C++ compiler (g++ or clang)")
-    return HostDevice(operands=wanted_operands())
+    return HostDevice(operands=operands)
 
 
 @pytest.fixture(scope="session")
