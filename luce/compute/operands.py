@@ -64,6 +64,10 @@ class Operands(enum.Enum):
             return widen_bf16(bits)
         return np.ascontiguousarray(bits, np.uint16).view(np.float16).astype(np.float32)
 
+    def held_format(self, records: str) -> str:
+        """What records called ``records`` (:mod:`luce.compute.packing`) hold: theirs, or these operands."""
+        return self.name if records == "BF16" else records
+
     def hold_activations(self, x: F32) -> U16:
         return self.round(x / self.unit)
 

@@ -8,6 +8,7 @@ import pytest
 from luce.compute import activations
 from luce.compute.bf16 import round_bf16, widen_bf16
 from luce.compute.device import Device
+from luce.compute.operands import Operands
 from luce.engines.load_model import demo_model
 from luce.engines.qwen35.device.deferred import DeferredTensor
 from luce.engines.qwen35.device.loading import deferred_headers
@@ -32,7 +33,8 @@ def test_the_bundled_models_gates_stay_float32() -> None:
         assert isinstance(mixer.gates, SmallMatrix)
         (spec,) = mixer.gates.arrays()
         assert spec.shape == (8, 256) and spec.dtype == "float32" and spec in list(text.arrays())
-    assert not conversions(text)
+    assert not conversions(text, Operands.BF16)
+    assert set(conversions(text, Operands.F16)) <= {("BF16", "F16")}
 
     of_floats = list_weights(random_weights(demo_config(512)))
     assert all(layer.mixer.gates is None for layer in of_floats.layers if isinstance(layer.mixer, DeltaNet))
