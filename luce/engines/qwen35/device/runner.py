@@ -289,7 +289,7 @@ class Runner:
 
     def _draw_on_host(self, part: PassResults) -> None:
         logits = self.device.numpy(self.program.logits[: len(part.draws)])
-        draw_on_host(part.draws, part.results.faults, logits[:, : self.pool.config.vocab_size])
+        draw_on_host(part.draws, part.results.faults, logits[:, : self.pool.config.vocab_size], part.advice)
         for draw in part.draws:
             if draw.token is not None:
                 history = self.pool.histories[draw.work.slot.index, draw.position : draw.position + 1]
