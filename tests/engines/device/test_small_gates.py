@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from luce.compute import activations
-from luce.compute.bf16 import round_bf16, widen_bf16
 from luce.compute.device import Device
 from luce.compute.operands import Operands
 from luce.engines.load_model import demo_model
@@ -72,5 +71,5 @@ def test_a_row_has_its_bits_beside_any_rows(device: Device, monkeypatch: pytest.
     for rows in (3, 8, 33, 100):
         for found, wanted in zip(both(rows), alone, strict=True):
             assert same_bits(found[:1], wanted), rows
-    exact = widen_bf16(round_bf16(x)).astype(np.float64) @ np.concatenate(small.sources).T
+    exact = device.operands.rounded(x).astype(np.float64) @ np.concatenate(small.sources).T
     assert np.abs(both(100)[1] - exact).max() < 2e-6 * np.sqrt(np.mean(exact**2))
