@@ -114,7 +114,10 @@ def measure(
     tile = (32 if rows <= 32 else -(-rows // 64) * 64) if wide else 0
     matrices = [WeightMatrix(device, name, out, depth, one) for one in records]
     x = np.random.default_rng(0).standard_normal((rows, depth)).astype(np.float32)
-    packed, y = device.array(activations.pack(x, tile)), device.empty((rows, out), np.float32)
+    packed, y = (
+        device.array(activations.pack(x, tile, operands=device.operands)),
+        device.empty((rows, out), np.float32),
+    )
     plan = matrices[0].wide_plan(min(tile, 64)) if wide else matrices[0].plan(rows)
     scratch = scratch_for(device, [plan], tiles=-(-rows // 64))
 

@@ -68,6 +68,6 @@ DEVICE void finish_rows(const RowPair& me, const f32 (&o)[DIM_GROUPS * 4], i32 f
     if (row >= rows) continue;
     UNROLL for (i32 i = 0; i < DIM_GROUPS; i++)
       *(u32*)(to.at + activation_index(to, row, head * HEAD_DIM + i * 8 + 2 * (lane() % 4))) =
-          pack_bf16(mul(o[4 * i + 2 * half], scale), mul(o[4 * i + 2 * half + 1], scale));
+          pack_activations(mul(o[4 * i + 2 * half], scale), mul(o[4 * i + 2 * half + 1], scale));
   }
 }

@@ -69,7 +69,7 @@ LUCE_KERNEL_RESIDENT(vision_attention_wgmma, THREADS, 1)(const u8* tiles_at, i32
     TileDesc keys = tile_desc<CORE_BYTES, DEPTH * 16>(ring.at + stage * STAGE_BYTES);
     wgmma_hold(s);
     wgmma_fence();
-    UNROLL for (i32 step = 0; step < STEPS; step++) wgmma_bf16<TILE_ROWS>(s, q[step], tile_step(keys, step * 2 * CORE_BYTES), step > 0);
+    UNROLL for (i32 step = 0; step < STEPS; step++) wgmma<TILE_ROWS>(s, q[step], tile_step(keys, step * 2 * CORE_BYTES), step > 0);
     wgmma_commit();
   };
   // The values of a tile by its probabilities are added to o in the background.
@@ -81,7 +81,7 @@ LUCE_KERNEL_RESIDENT(vision_attention_wgmma, THREADS, 1)(const u8* tiles_at, i32
     TileDesc values = tile_desc<HEAD_DIM * 16, CORE_BYTES>(ring.at + stage * STAGE_BYTES + KEY_BYTES);
     wgmma_hold(o);
     wgmma_fence();
-    UNROLL for (i32 step = 0; step < 4; step++) wgmma_bf16<HEAD_DIM>(o, p[step], tile_step(values, step * 2 * (HEAD_DIM * 16)), 1);
+    UNROLL for (i32 step = 0; step < 4; step++) wgmma<HEAD_DIM>(o, p[step], tile_step(values, step * 2 * (HEAD_DIM * 16)), 1);
     wgmma_commit();
   };
   // The sums of the tile before are done.

@@ -56,10 +56,6 @@ DEVICE void publish_cluster(u32* at, u32 value) { publish_(at, value); }
 DEVICE void await_cluster(const u32* at, u32 value) { await_(at, value); }
 #endif
 
-// Chunk at which CTA `rank` of a cluster begins with the cluster's unit `nth` (a row-block, or a group of them): as near to even as whole
-// chunks allow, in turn.
-DEVICE i32 split_at(i32 rank, i32 nth, i32 chunks) { return (i32)((u32)(rank * chunks + nth % CLUSTER) / CLUSTER); }
-
 // Stores into the same place of block `rank`, in the background; their bytes count at that block's barrier.
 #if defined(LUCE_HOST)
 struct ClusterStores {

@@ -369,8 +369,8 @@ DEVICE void multiply_state(Eights& c, const Operand (&s)[STEPS], const Keys& k) 
   wgmma_hold(c);
   wgmma_fence();
   UNROLL for (i32 step = 0; step < STEPS; step++) {
-    wgmma_bf16<64>(c, s[step].high, tile_step(b, step * sizeof(k[0])), step > 0);
-    wgmma_bf16<64>(c, s[step].low, tile_step(b, step * sizeof(k[0])), 1);
+    wgmma<64>(c, s[step].high, tile_step(b, step * sizeof(k[0])), step > 0);
+    wgmma<64>(c, s[step].low, tile_step(b, step * sizeof(k[0])), 1);
   }
   wgmma_commit();
   wgmma_wait<0>();
@@ -392,8 +392,8 @@ DEVICE void fold_part(f32 (&c)[32], const Operand (&u)[BLOCKS], const Columns& c
   wgmma_hold(c);
   wgmma_fence();
   UNROLL for (i32 block = 0; block < BLOCKS; block++) {
-    wgmma_bf16<64>(c, u[block].high, tile_step(b, block * sizeof(columns[0])), block > 0);
-    wgmma_bf16<64>(c, u[block].low, tile_step(b, block * sizeof(columns[0])), 1);
+    wgmma<64>(c, u[block].high, tile_step(b, block * sizeof(columns[0])), block > 0);
+    wgmma<64>(c, u[block].low, tile_step(b, block * sizeof(columns[0])), 1);
   }
   wgmma_commit();
 }

@@ -4,7 +4,7 @@
 // dynamic (`shared_memory()`), all reductions are 32 lanes wide, every float operation that a result depends on
 // goes through add, sub, mul, fma_, div, sqrt_, which round to nearest even and are never contracted.
 //
-//   HAS_MMA    mma_bf16: m16n8k16 with the PTX fragment layout (NVIDIA from sm_80, host; AMD by shuffles and fma)
+//   HAS_MMA    mma_bf16, mma_f16: m16n8k16 with the PTX fragment layout (NVIDIA from sm_80, host; AMD by shuffles and fma)
 //   HAS_WMMA   wmma_bf16: 16x16x16 (gfx11, gfx12)
 //   HAS_BULK   mbarriers and bulk copies into shared memory (NVIDIA from sm_90, host)
 //   HAS_WGMMA  warpgroup products (sm_90a, host); wgmma.h
@@ -75,4 +75,5 @@ DEVICE i32 ceil_div(i32 a, i32 b) { return (a + b - 1) / b; }
 DEVICE u32x4 load_stream(const void* at) { u32x4 v; load_stream16(at, v.x, v.y, v.z, v.w); return v; }
 
 #include "numbers.h"
+#include "operands.h"
 #include "maths.h"

@@ -101,6 +101,8 @@ DEVICE u32 mul_high(u32 a, u32 b) { return (u32)(((u64)a * b) >> 32); }
 DEVICE u32 soft_pack_bf16(f32 low, f32 high);
 DEVICE u32 native_pack_bf16(f32 low, f32 high) { return soft_pack_bf16(low, high); }
 DEVICE f32 native_f16_to_f32(u16 h) { return (f32)__builtin_bit_cast(_Float16, h); }
+DEVICE u16 luce_f16(f32 v) { return __builtin_bit_cast(u16, (_Float16)v); }
+DEVICE u32 native_pack_f16(f32 low, f32 high) { return luce_f16(low) | (u32)luce_f16(high) << 16; }
 DEVICE u32 prmt(u32 a, u32 b, u32 select) {
   // v_perm numbers the bytes of its second operand 0 to 3 and of its first 4 to 7.
   u32 bytes = (select & 7u) | ((select >> 4 & 7u) << 8) | ((select >> 8 & 7u) << 16) | ((select >> 12 & 7u) << 24);
@@ -119,8 +121,15 @@ DEVICE u32 fma_bf16x2(u32 a, u32 b, u32 c) {
                         fma_(as_f32(a & 0xffff0000u), as_f32(b & 0xffff0000u), as_f32(c & 0xffff0000u)));
 }
 
+typedef _Float16 luce_halves __attribute__((ext_vector_type(2)));
+DEVICE u32 fma_f16x2(u32 a, u32 b, u32 c) {
+  return __builtin_bit_cast(u32, __builtin_elementwise_fma(__builtin_bit_cast(luce_halves, a), __builtin_bit_cast(luce_halves, b),
+                                                           __builtin_bit_cast(luce_halves, c)));
+}
+
 #include "by_shuffles.h"
-DEVICE void mma_bf16(f32 (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) { mma_by_shuffles(c, a0, a1, a2, a3, b0, b1); }
+DEVICE void mma_bf16(f32 (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) { mma_by_shuffles<PairOfBf16>(c, a0, a1, a2, a3, b0, b1); }
+DEVICE void mma_f16(f32 (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) { mma_by_shuffles<PairOfF16>(c, a0, a1, a2, a3, b0, b1); }
 DEVICE void ldmatrix_x4(u32 (&r)[4], const void* row) { ldmatrix_by_shuffles(r, row); }
 DEVICE void ldmatrix_x4_trans(u32 (&r)[4], const void* row) { ldmatrix_trans_by_shuffles(r, row); }
 

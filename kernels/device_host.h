@@ -71,7 +71,7 @@ void meet_cluster();
 const u32* exchange(u32 mine);
 const Payload& exchange(u32 mine, u32 more);
 // d = (keep ? d : 0) + a b: a[16 x 16] in words 0 to 3, b[16 x columns] in words 4 and 5 or in `tile`; fragments of m16n8k16.
-void multiply(f32* d, const u32 (&mine)[6], i32 columns, bool keep, const Tile* tile);
+void multiply(f32* d, const u32 (&mine)[6], i32 columns, bool keep, const Tile* tile, bool half);
 // Others run on; `changed`: what one of them may wait for is there now.
 void let_others_run();
 void changed();
@@ -196,6 +196,8 @@ DEVICE u32 soft_pack_bf16(f32 low, f32 high);
 DEVICE f32 soft_f16_to_f32(u16 h);
 DEVICE u32 native_pack_bf16(f32 low, f32 high) { return soft_pack_bf16(low, high); }
 DEVICE f32 native_f16_to_f32(u16 h) { return soft_f16_to_f32(h); }
+DEVICE u32 soft_pack_f16(f32 low, f32 high);
+DEVICE u32 native_pack_f16(f32 low, f32 high) { return soft_pack_f16(low, high); }
 DEVICE u32 prmt(u32 a, u32 b, u32 select) {
   u64 bytes = ((u64)b << 32) | a;
   u32 r = 0;
@@ -220,8 +222,24 @@ DEVICE u32 fma_bf16x2(u32 a, u32 b, u32 c) {
   f64 high = (f64)as_f32(a & 0xffff0000u) * as_f32(b & 0xffff0000u) + as_f32(c & 0xffff0000u);
   return soft_pack_bf16((f32)low, (f32)high);
 }
+// To f32, and where that is not exact its last bit is set, so that rounding once more to fewer bits is rounding once.
+DEVICE f32 luce_odd_f32(f64 v) {
+  f32 near = (f32)v;
+  if ((f64)near == v || v != v) return near;
+  u32 bits = as_u32(near);
+  if (__builtin_fabs((f64)near) > __builtin_fabs(v)) bits--;
+  return as_f32(bits | 1u);
+}
+DEVICE u32 fma_f16x2(u32 a, u32 b, u32 c) {
+  f64 low = (f64)soft_f16_to_f32((u16)a) * soft_f16_to_f32((u16)b) + soft_f16_to_f32((u16)c);
+  f64 high = (f64)soft_f16_to_f32((u16)(a >> 16)) * soft_f16_to_f32((u16)(b >> 16)) + soft_f16_to_f32((u16)(c >> 16));
+  return soft_pack_f16(luce_odd_f32(low), luce_odd_f32(high));
+}
 DEVICE void mma_bf16(f32 (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
-  luce_host::multiply(c, {a0, a1, a2, a3, b0, b1}, 8, true, nullptr);
+  luce_host::multiply(c, {a0, a1, a2, a3, b0, b1}, 8, true, nullptr, false);
+}
+DEVICE void mma_f16(f32 (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+  luce_host::multiply(c, {a0, a1, a2, a3, b0, b1}, 8, true, nullptr, true);
 }
 DEVICE void cp_async16(void* to, const void* from) { memcpy(to, from, 16); }
 DEVICE void cp_async_commit() {}

@@ -8,9 +8,7 @@
 // product of the activations (the gates of the DeltaNet) while the others multiply.
 //
 // None of that touches the tree: which warp, CTA or slice a unit falls to changes no bit.
-#include "activation.h"
-#include "gemm_tile.h"
-#include "cluster.h"
+#include "gemm_epilogue.h"
 #include "matvec.h"
 
 #ifndef WARPS
@@ -33,9 +31,6 @@
 #ifndef OPERATIONS
 #error "OPERATIONS: 3 or 4"
 #endif
-#define EPILOGUE_STORE 0    // y = product
-#define EPILOGUE_ADD 1      // y = add(y, product)
-#define EPILOGUE_SWIGLU 2   // bf16 of silu(gate) up, as activations: a row-block is 8 rows of the gate and the same 8 of up
 #define SOURCE_SUMMED 0     // x: activations with sums of 32, if the format has minima
 #define SOURCE_BARE 1       // x: activations without those
 #define SOURCE_NORM 2       // x: f32 rows whose RMS norm is multiplied
@@ -43,16 +38,11 @@
 #ifndef NORM
 #define NORM 0              // pieces of 256 values a warp whose norm it makes
 #endif
-#if FORMAT == FORMAT_BF16
-#define PIECES 2            // of a record, each one stage
-#else
-#define PIECES 1
-#endif
-#define PIECE_BYTES (RECORD_BYTES / PIECES)
-#define QUARTERS (4 / PIECES)
 
 #if HAS_BULK
 #include "gemm_norm.h"
+#include "gemm_ring.h"
+#include "gemm_units.h"
 #define OWN_SUMS 1
 #include "gemm_sums.h"
 
@@ -103,15 +93,14 @@ LUCE_KERNEL_CLUSTER(gemm_chain, ALL_WARPS * WARP, 1, CLUSTER)
 
   // shared memory, behind the table of values, the same in every CTA of a cluster
   u8* memory = shared_memory() + TABLE_BYTES;
-  u8* ring = memory + warp * (STAGES * PIECE_BYTES);
-  u8* xs = memory + WARPS * STAGES * PIECE_BYTES;
+  u8* xs = memory + WARPS * STAGES * STAGE_BYTES;
   u8* sums = xs + x_bytes;
   [[maybe_unused]] u8* gate = sums + (MINIMA ? x_bytes / 16 : 0);  // of a row of the small product's weights, this CTA's chunks
   [[maybe_unused]] f32* gate_parts = (f32*)(gate + gate_bytes);    // sums of chunks [row of the cluster][chunk 8][ROWS]
   f32* partials = gate_parts + GATES * 8 * ROWS;
   f32* room = partials + SLOTS * slices * PARTIAL;
   Operation* ops = (Operation*)(room + (NORM ? 32 * ROWS : 0));
-  u64 *bars = (u64*)(ops + OPERATIONS) + warp * STAGES, *arrivals = (u64*)(ops + OPERATIONS) + WARPS * STAGES;  // of partial sums at a slot
+  u64 *bars = (u64*)(ops + OPERATIONS), *arrivals = bars + WARPS * STAGES;  // of partial sums at a slot
   u64* go = arrivals + SLOTS;                                 // the operation before is written
   [[maybe_unused]] u64 *gate_bar = go + 1, *gate_arrivals = go + 2;
   u32* merged = (u32*)(go + 3);                               // turns of [home][slot] that are over
@@ -121,30 +110,17 @@ LUCE_KERNEL_CLUSTER(gemm_chain, ALL_WARPS * WARP, 1, CLUSTER)
   if (thread() < OPERATIONS) {
     Operation& op = ops[thread()];
     const i32 all = grid_x() / CLUSTER;
-    i32 nth = block_x() / CLUSTER, cluster, clusters = all;
-    if (thread() & 1) nth = all - 1 - nth;  // who has a group more has none more in the next
-    cluster = nth;
-    op.chunks = op.all_chunks = ceil_div(op.records, 4);
-    if (op.slice < op.all_chunks) {  // clusters in proportion to the chunks of a slice
-      NO_UNROLL
-      for (i32 at = 0;; at += op.slice) {
-        i32 end = min_(op.all_chunks, at + op.slice);
-        i32 low = (i32)((u32)(all * at) / (u32)op.all_chunks), high = (i32)((u32)(all * end) / (u32)op.all_chunks);
-        if (nth < high) {
-          op.from_chunk = at, op.chunks = end - at, cluster = nth - low, clusters = high - low;
-          break;
-        }
-      }
-    }
-    const i32 chunks = op.chunks;
-    op.first_block = (i32)((u32)(op.row_blocks * cluster) / (u32)clusters);
-    op.blocks = (i32)((u32)(op.row_blocks * (cluster + 1)) / (u32)clusters) - op.first_block;
+    i32 place = block_x() / CLUSTER;
+    if (thread() & 1) place = all - 1 - place;  // who has a row-block more has none more in the next
+    op.all_chunks = ceil_div(op.records, 4);
+    const Slice k = slice_of(op.slice, op.all_chunks, place, all);
+    const i32 chunks = k.chunks;
+    op.from_chunk = k.from, op.chunks = chunks;
+    op.first_block = (i32)((u32)(op.row_blocks * k.nth) / (u32)k.of);
+    op.blocks = (i32)((u32)(op.row_blocks * (k.nth + 1)) / (u32)k.of) - op.first_block;
     op.first_chunk = split_at(rank, 0, chunks), op.width = split_at(rank + 1, CLUSTER - 1, chunks) - op.first_chunk;
-    op.divisor = chunks == 1 ? 0 : 0xffffffffu / (u32)chunks + 1;
-    i32 count = op.blocks / CLUSTER * chunks;  // CLUSTER row-blocks, a period, have `chunks` units of this CTA
-    NO_UNROLL
-    for (i32 i = 0; i < op.blocks % CLUSTER; i++) count += split_at(rank + 1, i, chunks) - split_at(rank, i, chunks);
-    op.units_end = count, op.turns_end = ceil_div(op.blocks, CLUSTER);
+    op.divisor = divisor_of(chunks);
+    op.units_end = units_in(op.blocks, chunks, rank), op.turns_end = ceil_div(op.blocks, CLUSTER);
   }
   sync_block();
   if (thread() == 0) {
@@ -154,44 +130,20 @@ LUCE_KERNEL_CLUSTER(gemm_chain, ALL_WARPS * WARP, 1, CLUSTER)
   sync_block();
   const i32 all_turns = ops[OPERATIONS - 1].turns_end;
 
-  // Unit i of an operation: its row-block, the nth of the cluster, and its chunk.
-  auto unit_at = [&](const Operation& op, i32 i, i32& nth, i32& chunk) {
-    nth = op.chunks == 1 ? i : (i32)mul_high((u32)i, op.divisor);
-    i32 rest = i - nth * op.chunks;
-    nth *= CLUSTER;
-    chunk = rest;
-#if CLUSTER > 1
-    UNROLL
-    for (i32 phase = 0; phase < CLUSTER; phase++) {
-      i32 from = split_at(rank, phase, op.chunks), size = split_at(rank + 1, phase, op.chunks) - from;
-      chunk = from + rest;
-      if (rest < size) break;
-      rest -= size;
-      nth++;
-    }
-#endif
-  };
   auto records_of = [&](const Operation& op, i32 chunk) { return min_(4, op.records - (op.from_chunk + chunk) * 4); };
 
-  // The ring: which unit, and how much of it, is loaded next.
-  i32 load_unit = warp, load_op = 0, load_left = 0;
-  const u8* load_at = nullptr;
+  Ring ring = {memory + warp * (STAGES * STAGE_BYTES), bars + warp * STAGES, STAGES};
+  i32 load_unit = warp, load_op = 0;
   auto next_load = [&] {
+    if (load_op == OPERATIONS) return;
     while (load_unit >= ops[load_op].units_end)
       if (++load_op == OPERATIONS) return;
     const Operation& op = ops[load_op];
     i32 nth, chunk;
-    unit_at(op, load_unit - (load_op ? ops[load_op - 1].units_end : 0), nth, chunk);
-    load_at = op.w + ((i64)(op.first_block + nth) * op.records + (op.from_chunk + chunk) * 4) * RECORD_BYTES;
-    load_left = records_of(op, chunk) * PIECES;
+    unit_at(load_unit - (load_op ? ops[load_op - 1].units_end : 0), op.chunks, op.divisor, rank, nth, chunk);
+    ring.from = op.w + ((i64)(op.first_block + nth) * op.records + (op.from_chunk + chunk) * 4) * RECORD_BYTES;
+    ring.left = records_of(op, chunk) * PIECES;
     load_unit += WARPS;
-  };
-  auto load = [&](i32 stage) {  // lane 0
-    if (load_left == 0) return;
-    bar_expect(bars + stage, PIECE_BYTES);
-    bulk_load(ring + stage * PIECE_BYTES, load_at, PIECE_BYTES, bars + stage);
-    load_at += PIECE_BYTES;
-    if (--load_left == 0 && load_op < OPERATIONS) next_load();
   };
   // Turn `turn` (of all operations) at this CTA: the place of its partial sums waits for so many bytes, or for none where a cluster's last
   // turn has fewer row-blocks than CTAs.
@@ -202,14 +154,7 @@ LUCE_KERNEL_CLUSTER(gemm_chain, ALL_WARPS * WARP, 1, CLUSTER)
     const i32 nth = rank + (turn - (o ? ops[o - 1].turns_end : 0)) * CLUSTER;
     bar_expect(arrivals + turn % SLOTS, nth < ops[o].blocks ? (u32)(ops[o].chunks * PARTIAL * 4) : 0u);
   };
-  if (warp < WARPS && lane == 0) {
-    next_load();
-    NO_UNROLL
-    for (i32 i = 0; i < STAGES; i++) bar_init(bars + i, 1);
-    bar_init_fence();
-    NO_UNROLL
-    for (i32 i = 0; i < STAGES; i++) load(i);
-  }
+  if (warp < WARPS && lane == 0) fill_ring(ring, next_load);
   if (warp == WARPS && lane == 0) {
     bar_init(go, 1);
     NO_UNROLL
@@ -250,9 +195,9 @@ LUCE_KERNEL_CLUSTER(gemm_chain, ALL_WARPS * WARP, 1, CLUSTER)
   cluster_wait();
 #endif
 
-  u32x4 values[2][TILES] = {};
-  i32 unit = warp, turn = warp - WARPS, stage = 0;
-  u32 phase = 0, go_phase = 0;
+  Values values = {};
+  i32 unit = warp, turn = warp - WARPS;
+  u32 go_phase = 0;
   NO_UNROLL
   for (i32 o = 0; o < OPERATIONS; o++) {
     const Operation& op = ops[o];
@@ -325,53 +270,16 @@ LUCE_KERNEL_CLUSTER(gemm_chain, ALL_WARPS * WARP, 1, CLUSTER)
       NO_UNROLL
       for (; unit < end; unit += WARPS) {
         i32 nth, chunk;
-        unit_at(op, unit - first_unit, nth, chunk);
-        const i32 pieces = records_of(op, chunk) * PIECES;
-        const u8* at_x = my_x + chunk * (CHUNK_DEPTH * ROWS * 2);
-        [[maybe_unused]] const u8* at_sums = my_sums + chunk * (CHUNK_DEPTH * ROWS / 8);
-        Tile p;
-        clear(p);
-        NO_UNROLL
-        for (i32 piece = 0; piece < pieces; piece++) {
-          const u8* record = ring + stage * PIECE_BYTES;
-          bar_wait(bars + stage, phase);
-          Scales scales;
-          load_scales(record, lane, scales);
-#if SCALED
-          Tile c;
-          clear(c);
-#else
-          Tile& c = p;
-#endif
-          UNROLL
-          for (int quarter = 0; quarter < QUARTERS; quarter++) {
-            u32 a[4][4];
-            UNROLL
-            for (int pair = 0; pair < 2; pair++) load_activations(values[pair], at_x + (2 * quarter + pair) * (ROWS * ROW_BYTES));
-            load_weights(record, scales, lane, quarter, a);
-            UNROLL
-            for (int pair = 0; pair < 2; pair++) multiply_pair(c, a, pair, values[pair]);
-          }
-#if SCALED
-          u32x2 sum[TILES] = {};
-#if MINIMA
-          UNROLL
-          for (int t = 0; t < TILES; t++) sum[t] = words2_at(at_sums + t * 8 * SUM_BYTES);
-#endif
-          add_record(p, c, record, sum, lane);
-          at_sums += ROWS * SUM_BYTES;
-#endif
-          at_x += QUARTERS * 64 * ROWS * 2;
-          sync_warp();
-          if (lane == 0) load(stage);
-          if (++stage == STAGES) stage = 0, phase ^= 1;
-        }
+        unit_at(unit - first_unit, op.chunks, op.divisor, rank, nth, chunk);
+        Tile p[1];
+        multiply_unit(p, ring, records_of(op, chunk) * PIECES, my_x + chunk * (CHUNK_DEPTH * ROWS * 2),
+                      my_sums + chunk * (CHUNK_DEPTH * ROWS / 8), values, lane, next_load);
         // To the row-block's home, once the turn whose place it takes is over.
         const i32 home = nth % CLUSTER, its = first_turn + nth / CLUSTER, slot = its % SLOTS;
         await_cluster(merged + home * SLOTS + slot, (u32)(its / SLOTS));
         ClusterStores stores;
         stores.open(arrivals + slot, home);
-        put_partial(stores, partials + (slot * slices + chunk) * PARTIAL, p, lane);
+        put_partial(stores, partials + (slot * slices + chunk) * PARTIAL, p[0], lane);
       }
     } else if (warp < WARPS + MERGERS) {
       const i32 first_turn = o ? ops[o - 1].turns_end : 0;
@@ -421,42 +329,12 @@ LUCE_KERNEL_CLUSTER(gemm_chain, ALL_WARPS * WARP, 1, CLUSTER)
           _Pragma("unroll 4")
           for (i32 chunk = 0; chunk < op.chunks; chunk++) take_partial(t, from + chunk * PARTIAL, lane);
         }
-        if (op.epilogue == EPILOGUE_SWIGLU) {
-          const Activations next = {(u16*)op.y, ROWS, 0, op.stride};
-          UNROLL
-          for (int v = 0; v < MERGED; v++) {
-            i32 row, index;
-            merged_place(v, lane, row, index);
-#if ROWS <= 2
-            f32 up = shfl_xor(t[v], 8 * ROWS);
-#elif ROWS == 4
-            f32 up = t[v | 1];
-#else
-            f32 up = t[v | 2];
-#endif
-            i32 k = block * 8 + index;
-            if (index < 8 && lane < PARTIAL && row < rows && 2 * k < op.n)
-              next.at[activation_index(next, row, k)] = f32_to_bf16(mul(silu_(t[v]), up));
-          }
-        } else {
-          UNROLL
-          for (int v = 0; v < MERGED; v++) {
-            i32 row, index;
-            merged_place(v, lane, row, index);
-            index += block * ROW_BLOCK;
-            if (lane < PARTIAL && row < rows && index < op.n) {
-              f32* to = (f32*)op.y + (i64)row * op.stride + index;
-              *to = op.epilogue == EPILOGUE_ADD ? add(old[v], t[v]) : t[v];
-            }
-          }
-        }
+        if (op.epilogue == EPILOGUE_SWIGLU) finish_swiglu(t, {(u16*)op.y, ROWS, 0, op.stride}, block, rows, op.n, lane);
+        else finish_rows(t, old, {(f32*)op.y, op.stride, rows, op.n, 0}, block, op.epilogue == EPILOGUE_ADD, lane);
         if (op.chunks == op.all_chunks) free_slot();
       }
-      if (op.epilogue == EPILOGUE_SWIGLU && block_x() == 0 && warp == WARPS) {  // padding of the next product's K
-        const Activations next = {(u16*)op.y, ROWS, 0, op.stride};
-        const i32 first = op.n / 2, pad = op.stride - first;
-        for (i32 i = lane; i < pad * rows; i += WARP) next.at[activation_index(next, i / pad, first + i % pad)] = 0;
-      }
+      if (op.epilogue == EPILOGUE_SWIGLU && block_x() == 0 && warp == WARPS)
+        pad_swiglu({(u16*)op.y, ROWS, 0, op.stride}, rows, op.n, lane, WARP);
     }
 #if GATES
     else if (o == OPERATIONS - 1) {

@@ -9,9 +9,7 @@
 // of a whole row are too many for a cluster, it takes a slice of the chunks, and partial sums meet in device memory.
 //
 // None of that touches the tree: which warp, CTA or slice a unit falls to changes no bit.
-#include "activation.h"
-#include "gemm_tile.h"
-#include "cluster.h"
+#include "gemm_epilogue.h"
 
 #ifndef WARPS
 #error "WARPS: of a CTA, that multiply"
@@ -23,9 +21,6 @@
 #ifndef EPILOGUE
 #error "EPILOGUE: EPILOGUE_..."
 #endif
-#define EPILOGUE_STORE 0    // y = product
-#define EPILOGUE_ADD 1      // y = add(y, product)
-#define EPILOGUE_SWIGLU 2   // h = bf16 of silu(gate) up, as activations: a row-block is 8 rows of the gate and the same 8 of up
 #ifndef OWN_SUMS
 #define OWN_SUMS 0          // 1: the sums of 32 activations are not in x, they are made here (nobody wrote them)
 #endif
@@ -38,22 +33,14 @@
 #ifndef BLOCKS
 #define BLOCKS 1            // row-blocks of a group, 1 or 2
 #endif
-#if FORMAT == FORMAT_BF16
-#define PIECES (2 * BLOCKS) // of a record; one of each row-block is a stage
-#else
-#define PIECES 1
-#endif
-#define PIECE_BYTES (RECORD_BYTES / PIECES)
-#define STAGE_BYTES (PIECE_BYTES * BLOCKS)
-#define QUARTERS (4 / PIECES)
 #define GROUP_PARTIAL (PARTIAL * BLOCKS)
 
 #if HAS_BULK
-
+#include "gemm_ring.h"
+#include "gemm_units.h"
 #if NORM
 #include "gemm_norm.h"
 #endif
-
 #include "gemm_sums.h"
 
 // y f32 [.][y_stride]; h: the activations of the next GEMM, depth h_depth (EPILOGUE_SWIGLU). parts, counts: scratch for slices, counts zero
@@ -65,91 +52,41 @@ LUCE_KERNEL_CLUSTER(gemm_cluster, ALL_WARPS * WARP, CTAS, CLUSTER)
 (const u8* x, const u8* RESTRICT w, f32* y, u16* h, f32* parts, u32* counts, i32 rows, i32 n, i32 y_stride, i32 h_depth, i32 row_blocks,
  i32 records, i32 slice, i32 window, i32 stages, i32 slots, const f32* scale, f32 eps, i32 norm_width, i32 followed) {
   const i32 lane = ::lane(), warp = ::warp(), depth = records * RECORD_DEPTH, all_chunks = ceil_div(records, 4), rank = cluster_rank();
-  i32 cluster = block_x() / CLUSTER, clusters = grid_x() / CLUSTER, from_chunk = 0, chunks = all_chunks;
-  if (slice < all_chunks) {  // clusters in proportion to the chunks of a slice
-    const i32 nth = cluster, all = clusters;
-    NO_UNROLL
-    for (i32 at = 0;; at += slice) {
-      i32 end = min_(all_chunks, at + slice), low = (i32)((u32)(all * at) / (u32)all_chunks), high = (i32)((u32)(all * end) / (u32)all_chunks);
-      if (nth < high) {
-        from_chunk = at, chunks = end - at, cluster = nth - low, clusters = high - low;
-        break;
-      }
-    }
-  }
+  const Slice k = slice_of(slice, all_chunks, block_x() / CLUSTER, grid_x() / CLUSTER);
+  const i32 from_chunk = k.from, chunks = k.chunks;
   const i32 all_groups = ceil_div(row_blocks, BLOCKS);
-  const i32 first_group = (i32)((u32)(all_groups * cluster) / (u32)clusters);
-  const i32 groups = (i32)((u32)(all_groups * (cluster + 1)) / (u32)clusters) - first_group;
-  // Units of this CTA: CLUSTER groups, a period, have `chunks` of them.
+  const i32 first_group = (i32)((u32)(all_groups * k.nth) / (u32)k.of);
+  const i32 groups = (i32)((u32)(all_groups * (k.nth + 1)) / (u32)k.of) - first_group;
   const i32 first_chunk = split_at(rank, 0, chunks), width = split_at(rank + 1, CLUSTER - 1, chunks) - first_chunk;
-  i32 count = groups / CLUSTER * chunks;
-  NO_UNROLL
-  for (i32 i = 0; i < groups % CLUSTER; i++) count += split_at(rank + 1, i, chunks) - split_at(rank, i, chunks);
-  const u32 divisor = chunks == 1 ? 0 : 0xffffffffu / (u32)chunks + 1;
-  auto unit_at = [&](i32 i, i32& nth, i32& chunk) {
-    nth = chunks == 1 ? i : (i32)mul_high((u32)i, divisor);
-    i32 rest = i - nth * chunks;
-    nth *= CLUSTER;
-    chunk = rest;
-#if CLUSTER > 1
-    UNROLL
-    for (i32 phase = 0; phase < CLUSTER; phase++) {
-      i32 from = split_at(rank, phase, chunks), size = split_at(rank + 1, phase, chunks) - from;
-      chunk = from + rest;
-      if (rest < size) break;
-      rest -= size;
-      nth++;
-    }
-#endif
-  };
+  const i32 count = units_in(groups, chunks, rank);  // of this CTA
+  const u32 divisor = divisor_of(chunks);
   auto records_of = [&](i32 chunk) { return min_(4, records - (from_chunk + chunk) * 4); };
 
   // shared memory, behind the table of values, the same in every CTA of a cluster: rings, activations, sums, partial sums, barriers, counts
   u8* memory = shared_memory() + TABLE_BYTES;
-  u8* ring = memory + warp * (stages * STAGE_BYTES);
   u8* xs = memory + WARPS * stages * STAGE_BYTES;
   const i32 resident = min_(window * CHUNK_DEPTH, depth) * ROWS * 2;
   u8* sums = xs + resident;
   f32* partials = (f32*)(sums + (MINIMA ? resident / 16 : 0));
   u64* x_bars = (u64*)(partials + slots * slice * GROUP_PARTIAL);  // of chunks of activations
-  u64* bars = x_bars + window + warp * stages;
   u64* arrivals = x_bars + window + WARPS * stages;  // of partial sums at a slot
   u32* merged = (u32*)(arrivals + slots);      // groups of [home][slot] that are added up
   shared_ends(merged + CLUSTER * slots);
 
-  // The ring: which unit, and how much of it, is loaded next.
-  i32 load_unit = warp, load_left = 0;
-  [[maybe_unused]] i64 load_gap = 0;  // to the second row-block; an odd last one is its own second
-  const u8* load_at = nullptr;
+  Ring ring = {memory + warp * (stages * STAGE_BYTES), x_bars + window + warp * stages, stages};
+  i32 load_unit = warp;
   auto next_load = [&] {
     if (load_unit < count) {
       i32 nth, chunk;
-      unit_at(load_unit, nth, chunk);
+      unit_at(load_unit, chunks, divisor, rank, nth, chunk);
       const i32 block = (first_group + nth) * BLOCKS;
-      load_at = w + ((i64)block * records + (from_chunk + chunk) * 4) * RECORD_BYTES;
-      load_left = records_of(chunk) * PIECES;
-#if BLOCKS > 1
-      load_gap = block + 1 < row_blocks ? (i64)records * RECORD_BYTES : 0;
-#endif
+      ring.from = w + ((i64)block * records + (from_chunk + chunk) * 4) * RECORD_BYTES;
+      ring.left = records_of(chunk) * PIECES;
+      if (BLOCKS > 1) ring.gap = block + 1 < row_blocks ? (i64)records * RECORD_BYTES : 0;  // an odd last one is its own second
     }
     load_unit += WARPS;
   };
-  auto load = [&](i32 stage) {  // lane 0
-    if (load_left == 0) return;
-    bar_expect(bars + stage, STAGE_BYTES);
-    UNROLL
-    for (int b = 0; b < BLOCKS; b++) bulk_load(ring + stage * STAGE_BYTES + b * PIECE_BYTES, load_at + b * load_gap, PIECE_BYTES, bars + stage);
-    load_at += PIECE_BYTES;
-    if (--load_left == 0) next_load();
-  };
-  if (warp < WARPS && lane == 0) {
-    next_load();
-    NO_UNROLL
-    for (i32 i = 0; i < stages; i++) bar_init(bars + i, 1);
-    bar_init_fence();
-    NO_UNROLL
-    for (i32 i = 0; i < stages; i++) load(i);
-  }
+  if (warp < WARPS && lane == 0) fill_ring(ring, next_load);
   if (warp == WARPS && lane == 0) {
     NO_UNROLL
     for (i32 i = 0; i < window; i++) bar_init(x_bars + i, 1);
@@ -201,73 +138,16 @@ LUCE_KERNEL_CLUSTER(gemm_cluster, ALL_WARPS * WARP, CTAS, CLUSTER)
   if (warp < WARPS) {
     const u8* my_x = xs + lane_activations(lane) - first_chunk * (CHUNK_DEPTH * ROWS * 2);
     const u8* my_sums = sums + lane_sums(lane) - first_chunk * (CHUNK_DEPTH * ROWS / 8);
-    i32 stage = 0;
-    u32 phase = 0;
-#if TILES <= 2
-    u32x4 values[2][TILES] = {};
-#endif
+    Values values = {};
     for (i32 i = warp; i < count; i += WARPS) {
       i32 nth, chunk;
-      unit_at(i, nth, chunk);
-      const i32 pieces = records_of(chunk) * PIECES;
+      unit_at(i, chunks, divisor, rank, nth, chunk);
 #if !NORM
       bar_wait(x_bars + chunk - first_chunk, 0);
 #endif
-      const u8* at_x = my_x + chunk * (CHUNK_DEPTH * ROWS * 2);
-      const u8* at_sums = my_sums + chunk * (CHUNK_DEPTH * ROWS / 8);
       Tile p[BLOCKS];
-      UNROLL
-      for (int b = 0; b < BLOCKS; b++) clear(p[b]);
-      NO_UNROLL
-      for (i32 piece = 0; piece < pieces; piece++) {
-        const u8* record = ring + stage * STAGE_BYTES;
-        bar_wait(bars + stage, phase);
-        Scales scales[BLOCKS];
-        UNROLL
-        for (int b = 0; b < BLOCKS; b++) load_scales(record + b * PIECE_BYTES, lane, scales[b]);
-#if SCALED
-        Tile c[BLOCKS];
-        UNROLL
-        for (int b = 0; b < BLOCKS; b++) clear(c[b]);
-#else
-        Tile (&c)[BLOCKS] = p;
-#endif
-        UNROLL
-        for (int quarter = 0; quarter < QUARTERS; quarter++) {
-#if TILES <= 2
-          UNROLL
-          for (int pair = 0; pair < 2; pair++) load_activations(values[pair], at_x + (2 * quarter + pair) * (ROWS * ROW_BYTES));
-          UNROLL
-          for (int b = 0; b < BLOCKS; b++) {
-            u32 a[4][4];
-            load_weights(record + b * PIECE_BYTES, scales[b], lane, quarter, a);
-            UNROLL
-            for (int pair = 0; pair < 2; pair++) multiply_pair(c[b], a, pair, values[pair]);
-          }
-#else
-          UNROLL
-          for (int b = 0; b < BLOCKS; b++) {
-            u32 a[4][4];
-            load_weights(record + b * PIECE_BYTES, scales[b], lane, quarter, a);
-            multiply(c[b], a, at_x + quarter * (64 * ROWS * 2));
-          }
-#endif
-        }
-#if SCALED
-        u32x2 sum[TILES] = {};
-#if MINIMA
-        UNROLL
-        for (int t = 0; t < TILES; t++) sum[t] = words2_at(at_sums + t * 8 * SUM_BYTES);
-#endif
-        UNROLL
-        for (int b = 0; b < BLOCKS; b++) add_record(p[b], c[b], record + b * PIECE_BYTES, sum, lane);
-        at_sums += ROWS * SUM_BYTES;
-#endif
-        at_x += QUARTERS * 64 * ROWS * 2;
-        sync_warp();
-        if (lane == 0) load(stage);
-        if (++stage == stages) stage = 0, phase ^= 1;
-      }
+      multiply_unit(p, ring, records_of(chunk) * PIECES, my_x + chunk * (CHUNK_DEPTH * ROWS * 2), my_sums + chunk * (CHUNK_DEPTH * ROWS / 8),
+                    values, lane, next_load);
       // To the group's home, once the group whose place it takes is added up.
       const i32 home = nth % CLUSTER, turn = nth / CLUSTER, slot = turn % slots;
       await_cluster(merged + home * slots + slot, (u32)(turn / slots));
@@ -315,45 +195,14 @@ LUCE_KERNEL_CLUSTER(gemm_cluster, ALL_WARPS * WARP, CTAS, CLUSTER)
       } else {
         for (i32 chunk = 0; chunk < chunks; chunk++) take(from + chunk * GROUP_PARTIAL);
       }
-#if EPILOGUE == EPILOGUE_SWIGLU
-      const Activations next = {h, ROWS, 0, h_depth};
       UNROLL
-      for (int each = 0; each < BLOCKS * MERGED; each++) {
-        const int b = each / MERGED, v = each % MERGED;
-        i32 row, index;
-        merged_place(v, lane, row, index);
-#if ROWS <= 2
-        f32 up = shfl_xor(t[b][v], 8 * ROWS);
-#elif ROWS == 4
-        f32 up = t[b][v | 1];
-#else
-        f32 up = t[b][v | 2];
-#endif
-        i32 k = (group * BLOCKS + b) * 8 + index;
-        if (index < 8 && lane < PARTIAL && row < rows && 2 * k < n) next.at[activation_index(next, row, k)] = f32_to_bf16(mul(silu_(t[b][v]), up));
+      for (int b = 0; b < BLOCKS; b++) {
+        if (EPILOGUE == EPILOGUE_SWIGLU) finish_swiglu(t[b], {h, ROWS, 0, h_depth}, group * BLOCKS + b, rows, n, lane);
+        else finish_rows(t[b], {y, y_stride, rows, n, 0}, group * BLOCKS + b, EPILOGUE == EPILOGUE_ADD, lane);
       }
-#else
-      UNROLL
-      for (int each = 0; each < BLOCKS * MERGED; each++) {
-        const int b = each / MERGED, v = each % MERGED;
-        i32 row, index;
-        merged_place(v, lane, row, index);
-        index += (group * BLOCKS + b) * ROW_BLOCK;
-        if (lane < PARTIAL && row < rows && index < n) {
-          f32* to = y + (i64)row * y_stride + index;
-          *to = EPILOGUE == EPILOGUE_ADD ? add(*to, t[b][v]) : t[b][v];
-        }
-      }
-#endif
       if (chunks == all_chunks) free_slot();
     }
-#if EPILOGUE == EPILOGUE_SWIGLU
-    if (block_x() == 0 && warp == WARPS) {  // padding of the next GEMM's K
-      const Activations next = {h, ROWS, 0, h_depth};
-      const i32 first = n / 2, pad = h_depth - first;
-      for (i32 i = lane; i < pad * rows; i += WARP) next.at[activation_index(next, i / pad, first + i % pad)] = 0;
-    }
-#endif
+    if (EPILOGUE == EPILOGUE_SWIGLU && block_x() == 0 && warp == WARPS) pad_swiglu({h, ROWS, 0, h_depth}, rows, n, lane, WARP);
   }
   // Nobody leaves while others reach into its memory.
   sync_warp();

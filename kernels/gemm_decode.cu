@@ -8,8 +8,7 @@
 // activations are too many for shared memory, a CTA takes a slice of the chunks (and all row-blocks are shared).
 //
 // None of that touches the tree: which warp, CTA or slice a unit falls to changes no bit.
-#include "activation.h"
-#include "gemm_tile.h"
+#include "gemm_epilogue.h"
 
 #ifndef WARPS
 #error "WARPS: of a CTA"
@@ -17,9 +16,6 @@
 #ifndef EPILOGUE
 #error "EPILOGUE: EPILOGUE_..."
 #endif
-#define EPILOGUE_STORE 0    // y = product
-#define EPILOGUE_ADD 1      // y = add(y, product)
-#define EPILOGUE_SWIGLU 2   // h = bf16 of silu(gate) up, as activations: a row-block is 8 rows of the gate and the same 8 of up
 #ifndef OWN_SUMS
 #define OWN_SUMS 0          // 1: the sums of 32 activations are not in x, they are made here (nobody wrote them)
 #endif
@@ -32,21 +28,14 @@
 #ifndef BESIDE
 #define BESIDE 0            // warps of a block of another grid that runs beside this one: so many registers are left (28 warps: 72 each)
 #endif
-#if FORMAT == FORMAT_BF16
-#define PIECES 2            // of a record, each one stage
-#else
-#define PIECES 1
-#endif
-#define PIECE_BYTES (RECORD_BYTES / PIECES)
-#define QUARTERS (4 / PIECES)
 
 #if HAS_BULK
-
+#include "gemm_ring.h"
+#include "gemm_units.h"
 #if NORM
 #define ALL_WARPS WARPS
 #include "gemm_norm.h"
 #endif
-
 #include "gemm_sums.h"
 
 // y f32 [.][y_stride]; h: the activations of the next GEMM, depth h_depth (EPILOGUE_SWIGLU). parts, counts: scratch for shared row-blocks,
@@ -60,72 +49,45 @@ LUCE_KERNEL_RESIDENT(gemm_decode, (WARPS + BESIDE) * WARP, CTAS)
  i32 norm_width, i32 followed) {
   const i32 lane = ::lane(), warp = ::warp(), depth = records * RECORD_DEPTH, chunks = ceil_div(records, 4);
   const bool sliced = slice < chunks;
-  i32 cta = block_x(), ctas = grid_x(), first_chunk = 0, width = chunks;
-  if (sliced) {  // CTAs in proportion to the chunks of a slice
-    NO_UNROLL
-    for (i32 at = 0;; at += slice) {
-      i32 end = min_(chunks, at + slice);
-      i32 low = (i32)((u32)grid_x() * (u32)at / (u32)chunks), high = (i32)((u32)grid_x() * (u32)end / (u32)chunks);
-      if (block_x() < high) {
-        first_chunk = at, width = end - at, cta = block_x() - low, ctas = high - low;
-        break;
-      }
-    }
-  }
+  const Slice k = slice_of(slice, chunks, block_x(), grid_x());
+  const i32 first_chunk = k.from, width = k.chunks, cta = k.nth, ctas = k.of;
   // The CTA's units, begin .. end - 1; of those the last ones, of a row-block that the next CTA shares, come first.
   const i32 units = row_blocks * width;
   const u32 shares = aligned ? (u32)row_blocks : (u32)units, share = aligned ? (u32)width : 1;
   const i32 begin = (i32)(shares * (u32)cta / (u32)ctas * share), end = (i32)(shares * (u32)(cta + 1) / (u32)ctas * share);
   const i32 first_whole = ceil_div(begin, width), last_block = end / width;
   const i32 tail = last_block >= first_whole ? end - last_block * width : 0, count = end - begin;
-  const u32 divisor = width == 1 ? 0 : 0xffffffffu / (u32)width + 1;
+  const u32 divisor = divisor_of(width);
   auto unit_at = [&](i32 i, i32& block, i32& chunk) {
     i32 u = i < tail ? end - tail + i : begin + i - tail;
-    block = width == 1 ? u : (i32)mul_high((u32)u, divisor);
+    block = divided(u, width, divisor);
     chunk = u - block * width;
   };
   auto records_of = [&](i32 chunk) { return min_(4, records - (first_chunk + chunk) * 4); };
 
   // shared memory: the table of values, rings, activations, sums, partial sums, counters, barriers
   u8* memory = shared_memory() + TABLE_BYTES;
-  u8* ring = memory + warp * (stages * PIECE_BYTES);
-  u8* xs = memory + WARPS * stages * PIECE_BYTES;
+  u8* xs = memory + WARPS * stages * STAGE_BYTES;
   const i32 resident = min_(slice * CHUNK_DEPTH, depth) * ROWS * 2;
   u8* sums = xs + resident;
   f32* partials = (f32*)(sums + (MINIMA ? resident / 16 : 0));
   u64* x_bar = (u64*)(partials + (sliced ? 0 : max_(slots * chunks, WARPS)) * PARTIAL);
-  u64* bars = x_bar + 1 + warp * stages;
   u32* counters = (u32*)(x_bar + 1 + WARPS * stages);  // partial sums of a place that are there
   u32* merged = counters + slots;                      // row-blocks of a place that are added up
   shared_ends(merged + slots);
 
-  // The ring: which unit, and how much of it, is loaded next.
-  i32 load_unit = warp, load_left = 0;
-  const u8* load_at = nullptr;
+  Ring ring = {memory + warp * (stages * STAGE_BYTES), x_bar + 1 + warp * stages, stages};
+  i32 load_unit = warp;
   auto next_load = [&] {
     if (load_unit < count) {
       i32 block, chunk;
       unit_at(load_unit, block, chunk);
-      load_at = w + ((i64)block * records + (first_chunk + chunk) * 4) * RECORD_BYTES;
-      load_left = records_of(chunk) * PIECES;
+      ring.from = w + ((i64)block * records + (first_chunk + chunk) * 4) * RECORD_BYTES;
+      ring.left = records_of(chunk) * PIECES;
     }
     load_unit += WARPS;
   };
-  auto load = [&](i32 stage) {  // lane 0
-    if (load_left == 0) return;
-    bar_expect(bars + stage, PIECE_BYTES);
-    bulk_load(ring + stage * PIECE_BYTES, load_at, PIECE_BYTES, bars + stage);
-    load_at += PIECE_BYTES;
-    if (--load_left == 0) next_load();
-  };
-  if (lane == 0) {
-    next_load();
-    NO_UNROLL
-    for (i32 i = 0; i < stages; i++) bar_init(bars + i, 1);
-    bar_init_fence();
-    NO_UNROLL
-    for (i32 i = 0; i < stages; i++) load(i);
-  }
+  if (lane == 0) fill_ring(ring, next_load);
   if (thread() == 0) {
     bar_init(x_bar, 1);
     NO_UNROLL
@@ -163,59 +125,13 @@ LUCE_KERNEL_RESIDENT(gemm_decode, (WARPS + BESIDE) * WARP, CTAS)
 
   const u8* my_x = xs + lane_activations(lane);
   const u8* my_sums = sums + lane_sums(lane);
-  i32 stage = 0;
-  u32 phase = 0;
-#if TILES <= 2
-  u32x4 values[2][TILES] = {};
-#endif
+  Values values = {};
   for (i32 i = warp; i < count; i += WARPS) {
     i32 block, chunk;
     unit_at(i, block, chunk);
-    const i32 pieces = records_of(chunk) * PIECES;
-    const u8* at_x = my_x + chunk * (CHUNK_DEPTH * ROWS * 2);
-    const u8* at_sums = my_sums + chunk * (CHUNK_DEPTH * ROWS / 8);
-    Tile p;
-    clear(p);
-    NO_UNROLL
-    for (i32 piece = 0; piece < pieces; piece++) {
-      const u8* record = ring + stage * PIECE_BYTES;
-      bar_wait(bars + stage, phase);
-      Scales scales;
-      load_scales(record, lane, scales);
-#if SCALED
-      Tile c;
-      clear(c);
-#else
-      Tile& c = p;
-#endif
-      UNROLL
-      for (int quarter = 0; quarter < QUARTERS; quarter++) {
-        u32 a[4][4];
-#if TILES <= 2
-        UNROLL
-        for (int pair = 0; pair < 2; pair++) load_activations(values[pair], at_x + (2 * quarter + pair) * (ROWS * ROW_BYTES));
-        load_weights(record, scales, lane, quarter, a);
-        UNROLL
-        for (int pair = 0; pair < 2; pair++) multiply_pair(c, a, pair, values[pair]);
-#else
-        load_weights(record, scales, lane, quarter, a);
-        multiply(c, a, at_x + quarter * (64 * ROWS * 2));
-#endif
-      }
-#if SCALED
-      u32x2 b[TILES] = {};
-#if MINIMA
-      UNROLL
-      for (int i = 0; i < TILES; i++) b[i] = words2_at(at_sums + i * 8 * SUM_BYTES);
-#endif
-      add_record(p, c, record, b, lane);
-      at_sums += ROWS * SUM_BYTES;
-#endif
-      at_x += QUARTERS * 64 * ROWS * 2;
-      sync_warp();
-      if (lane == 0) load(stage);
-      if (++stage == stages) stage = 0, phase ^= 1;
-    }
+    Tile p[1];
+    multiply_unit(p, ring, records_of(chunk) * PIECES, my_x + chunk * (CHUNK_DEPTH * ROWS * 2), my_sums + chunk * (CHUNK_DEPTH * ROWS / 8),
+                  values, lane, next_load);
 
     // The partial sum to where those of its row-block meet; the last one adds them up.
     const bool shared = sliced || block * width < begin || (block + 1) * width > end;
@@ -226,7 +142,7 @@ LUCE_KERNEL_RESIDENT(gemm_decode, (WARPS + BESIDE) * WARP, CTAS)
       // of the row-blocks that CTAs share, each is the last of one CTA
       const i32 place = sliced ? block : (i32)(((u32)(block * width + 1) * (u32)ctas - 1) / (u32)units);
       f32* mine = parts + (i64)place * chunks * PARTIAL;
-      put_partial(mine + (first_chunk + chunk) * PARTIAL, p, lane);
+      put_partial(mine + (first_chunk + chunk) * PARTIAL, p[0], lane);
       fence_device();
       sync_warp();
       u32 before = 0;
@@ -241,7 +157,7 @@ LUCE_KERNEL_RESIDENT(gemm_decode, (WARPS + BESIDE) * WARP, CTAS)
       f32* mine = partials + slot * width * PARTIAL;
       await_(merged + slot, (u32)round);
       if (SHOW_ORDERS) bar_wait(shown_bar(slots + slot), (u32)(round + 1) & 1);  // not alone: who is two rounds ahead would pass
-      put_partial(mine + chunk * PARTIAL, p, lane);
+      put_partial(mine + chunk * PARTIAL, p[0], lane);
       fence_block();
       sync_warp();
       u32 before = 0;
@@ -257,49 +173,16 @@ LUCE_KERNEL_RESIDENT(gemm_decode, (WARPS + BESIDE) * WARP, CTAS)
       if (lane == 0) publish_(merged + slot, (u32)round + 1);
     } else {
       f32* mine = partials + warp * PARTIAL;
-      put_partial(mine, p, lane);
+      put_partial(mine, p[0], lane);
       sync_warp();
       take_partial(t, mine, lane);
       sync_warp();
     }
 
-#if EPILOGUE == EPILOGUE_SWIGLU
-    const Activations next = {h, ROWS, 0, h_depth};
-    UNROLL
-    for (int v = 0; v < MERGED; v++) {
-      i32 row, index;
-      merged_place(v, lane, row, index);
-#if ROWS <= 2
-      f32 up = shfl_xor(t[v], 8 * ROWS);
-#elif ROWS == 4
-      f32 up = t[v | 1];
-#else
-      f32 up = t[v | 2];
-#endif
-      i32 k = block * 8 + index;
-      if (index < 8 && lane < PARTIAL && row < rows && 2 * k < n) next.at[activation_index(next, row, k)] = f32_to_bf16(mul(silu_(t[v]), up));
-    }
-#else
-    UNROLL
-    for (int v = 0; v < MERGED; v++) {
-      i32 row, index;
-      merged_place(v, lane, row, index);
-      index += block * ROW_BLOCK;
-      if (lane < PARTIAL && row < rows && index < n) {
-        f32* to = y + (i64)row * y_stride + index;
-        *to = EPILOGUE == EPILOGUE_ADD ? add(*to, t[v]) : t[v];
-      }
-    }
-#endif
+    if (EPILOGUE == EPILOGUE_SWIGLU) finish_swiglu(t, {h, ROWS, 0, h_depth}, block, rows, n, lane);
+    else finish_rows(t, {y, y_stride, rows, n, 0}, block, EPILOGUE == EPILOGUE_ADD, lane);
   }
-#if EPILOGUE == EPILOGUE_SWIGLU
-  if (block_x() == 0) {  // padding of the next GEMM's K
-    const Activations next = {h, ROWS, 0, h_depth};
-    const i32 first = n / 2, pad = h_depth - first;
-    NO_UNROLL
-    for (i32 i = thread(); i < pad * rows; i += block_threads()) next.at[activation_index(next, i / pad, first + i % pad)] = 0;
-  }
-#endif
+  if (EPILOGUE == EPILOGUE_SWIGLU && block_x() == 0) pad_swiglu({h, ROWS, 0, h_depth}, rows, n, thread(), block_threads());
 }
 #else
 LUCE_KERNEL(gemm_decode, 32)(const u8*) { trap("gemm_decode needs bulk copies; gemm_plain is for this device"); }

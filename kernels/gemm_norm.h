@@ -43,7 +43,7 @@ DEVICE void norm_activations(const Wait& wait, const f32* x, const f32* scale, f
     store_activations<8>(to, to_row + row, k, v[i]);
 #else
     UNROLL
-    for (i32 j = 0; j < 8; j += 2) *(u32*)(to.at + activation_index(to, to_row + row, k + j)) = pack_bf16(v[i][j], v[i][j + 1]);
+    for (i32 j = 0; j < 8; j += 2) *(u32*)(to.at + activation_index(to, to_row + row, k + j)) = pack_activations(v[i][j], v[i][j + 1]);
 #endif
   }
   sync_block();  // `room` is for partial sums again

@@ -3,8 +3,7 @@
 //
 // A block has one row-block and ROWS activations; its warps take the chunks of 1,024 K in turn, and the partial sums are added in
 // ascending order out of shared memory, all of them at the end or those of a round of the warps at a time.
-#include "activation.h"
-#include "gemm_tile.h"
+#include "gemm_epilogue.h"
 
 #ifndef WARPS
 #error "WARPS: of a block"
@@ -18,8 +17,6 @@
 #ifndef ROUNDS
 #define ROUNDS 0   // 1: shared memory holds WARPS partial sums, not those of all chunks
 #endif
-#define EPILOGUE_STORE 0
-#define EPILOGUE_ADD 1
 
 // c += a quarter's weights x the activations from k on.
 DEVICE void multiply_from(Tile& c, const u32 (&a)[4][4], const Activations& x, i32 first, i32 k, i32 lane) {
@@ -91,17 +88,7 @@ LUCE_KERNEL_RESIDENT(gemm_plain, WARPS * WARP, BESIDE ? 6 : 1)
     if (to == chunks) break;
     sync_block();
   }
-  UNROLL
-  for (int v = 0; v < MERGED; v++) {
-    i32 row, index;
-    merged_place(v, lane, row, index);
-    row += first;
-    index += block_x() * ROW_BLOCK;
-    if (lane < PARTIAL && row < rows && index < n) {
-      f32* to = y + (i64)row * y_stride + index;
-      *to = epilogue == EPILOGUE_ADD ? add(*to, t[v]) : t[v];
-    }
-  }
+  finish_rows(t, {y, y_stride, rows, n, first}, block_x(), epilogue == EPILOGUE_ADD, lane);
   if (BESIDE) pdl_wait();  // who waits for this grid waits for the one before, too
 }
 LUCE_EXPORT(gemm_plain)

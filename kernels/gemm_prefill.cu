@@ -13,6 +13,7 @@
 
 #if HAS_WGMMA
 #include "bulk_store.h"
+#define WGMMA_TYPE OPERAND_TYPE
 #include "wgmma.h"
 
 #ifndef TOKENS
@@ -86,7 +87,7 @@ DEVICE void products(Worker& me, f32 (&acc)[ACC], const Fragments& a, bool keep)
   bar_wait(full(me.x), me.x.phase);
   TileDesc b = tile_desc<128, 1024>(me.x.at + me.x.stage * X_BYTES);
   wgmma_fence();
-  UNROLL for (i32 k = 0; k < 4; k++) wgmma_bf16<TOKENS>(acc, a[k], tile_step(b, k * 256), k || keep);
+  UNROLL for (i32 k = 0; k < 4; k++) wgmma<TOKENS>(acc, a[k], tile_step(b, k * 256), k || keep);
   wgmma_commit();
   wgmma_wait<1>();
 }
@@ -128,7 +129,7 @@ DEVICE void promote(Worker& me, const f32 (&acc)[ACC], f32 (&sum)[ACC], f32 d0, 
   UNROLL for (i32 i = 0; i < ACC; i++) sum[i] = fma_(i & 2 ? d1 : d0, acc[i], sum[i]);
 #if MINIMA
   wgmma_fence();
-  wgmma_bf16<TOKENS>(sum, low, tile_desc<128, 256>(me.w.at + stage_before(me.w) * W_BYTES + TILE_BLOCKS * PART_BYTES), 1);
+  wgmma<TOKENS>(sum, low, tile_desc<128, 256>(me.w.at + stage_before(me.w) * W_BYTES + TILE_BLOCKS * PART_BYTES), 1);
   wgmma_commit();
 #endif
 }

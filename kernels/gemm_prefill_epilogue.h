@@ -26,10 +26,10 @@ DEVICE void epilogue(const f32 (&t)[ACC], const Shape& s, const Plan& plan, Tile
     f32 first = inside ? h[2 * j] : 0.0f, second = inside ? h[2 * j + 1] : 0.0f;
     // A lane holds two tokens of one k; its neighbour the same two of the next k. Each takes one token and both k.
     f32 other = shfl_xor(odd ? first : second, 4);
-    u32 both = odd ? pack_bf16(other, second) : pack_bf16(first, other);
+    u32 both = odd ? pack_activations(other, second) : pack_activations(first, other);
     i32 token = token0 + 8 * j + mine;
     if (token < s.live) *(u32*)(to.at + activation_index(to, token, block * 8 + (g & ~1))) = both;
-    sums[j] = add(bf16_low(both), bf16_high(both));
+    sums[j] = add(operand_low(both), operand_high(both));
   }
   // Halves of the tokens go to the lane that holds the other k: four k, then eight.
   bool second_pair = g & 2, second_half = g & 4;

@@ -10,9 +10,7 @@ DEVICE void make_sums(const u8* xs, u16* sums, i32 records) {
                             sum_of_eight(a.z, b.z, c.z, d.z), sum_of_eight(a.w, b.w, c.w, d.w));
     i32 block = i / ROWS, row = i % ROWS, of = block & 7;
     u16* to = sums + ((block >> 3) * ROWS + row) * 16 + (of >> 1) * 4 + (of & 1);
-    f32 hi = round_bf16(sum);
-    to[0] = f32_to_bf16(hi);
-    to[2] = f32_to_bf16(sub(sum, hi));
+    split_sum(sum, to[0], to[2]);
   }
 }
 #endif

@@ -20,7 +20,7 @@ DEVICE i32 lane_activations(i32 lane) { return lane_row(lane) * ROW_BYTES + (lan
 DEVICE i32 lane_sums(i32 lane) { return lane_row(lane) * SUM_BYTES + (lane & 3) * 8; }
 
 DEVICE void multiply_step(f32 (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
-  mma_bf16(c, a[0], a[1], a[2], a[3], b0, b1);
+  mma_operands(c, a[0], a[1], a[2], a[3], b0, b1);
 }
 
 // Activations of 32 K (the lane's place in them): B operands of two k16 steps. Lanes of columns that do not exist keep what they have,

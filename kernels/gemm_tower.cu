@@ -8,6 +8,7 @@
 
 #if HAS_WGMMA
 #include "gemm_tower_epilogue.h"
+#define WGMMA_TYPE OPERAND_TYPE
 #include "wgmma_shared.h"
 
 #ifndef STAGES

@@ -3,7 +3,7 @@
 //
 //   EPILOGUE_STORE     y = v, f32 rows of `stride`
 //   EPILOGUE_ADD       y = y + v
-//   EPILOGUE_GELU      bf16 of gelu(v), tanh form: activations (prefill layout, `rows` rows, `depth`) without sums, zeros from N on
+//   EPILOGUE_GELU      gelu(v), tanh form: activations (prefill layout, `rows` rows, `depth`) without sums, zeros from N on
 //   EPILOGUE_GELU_ERF  the same of the exact one
 //   EPILOGUE_HEADS     queries, keys and values as the attention takes them: below; macros HEADS, HEAD_DIM
 #pragma once
@@ -75,7 +75,7 @@ DEVICE void finish(const f32 (&t)[SUMS], i32 block, i32 token0, i32 live, i32 ro
         v[i] = inside ? EPILOGUE == EPILOGUE_GELU ? quick_gelu(x) : gelu_erf_(x) : 0.0f;
       }
       f32 other = shfl_xor(odd ? v[0] : v[1], 4);
-      u32 both = odd ? pack_bf16(other, v[1]) : pack_bf16(v[0], other);
+      u32 both = odd ? pack_activations(other, v[1]) : pack_activations(v[0], other);
       if (mine + 8 * j < live) *(u32*)(at + j * 512) = both;
     }
   }

@@ -13,6 +13,7 @@
 #include "records.h"
 
 #if HAS_WGMMA
+#define WGMMA_TYPE OPERAND_TYPE
 #include "wgmma.h"
 
 #ifndef TOKENS
@@ -222,7 +223,7 @@ DEVICE void multiply(f32 (&sums)[ACC], Worker& me, bool real, bool busy, bool mo
     wgmma_fence();
     UNROLL
     for (int k = 0; k < 4; k++)
-      wgmma_bf16<TOKENS>(sums, me.a[quarter % BUFFERS][k], tile_step(b, k * 256), (SCALED ? quarter > 0 : 1) || k > 0);
+      wgmma<TOKENS>(sums, me.a[quarter % BUFFERS][k], tile_step(b, k * 256), (SCALED ? quarter > 0 : 1) || k > 0);
     wgmma_commit();
     if (real && quarter % QUARTERS == QUARTERS - 1) {
       if (!SCALED) release(me, me.w.stage);  // products have been issued with the last fragments
@@ -246,7 +247,7 @@ DEVICE void promote(f32 (&p)[ACC], const f32 (&c)[ACC], Worker& me, bool real) {
   for (int i = 0; i < ACC; i++) p[i] = fma_(i & 2 ? me.d1 : me.d0, c[i], p[i]);
 #if MINIMA
   wgmma_fence();
-  wgmma_bf16<TOKENS>(p, me.low, tile_step(me.sums_tile, me.held * SUM_BYTES), 1);
+  wgmma<TOKENS>(p, me.low, tile_step(me.sums_tile, me.held * SUM_BYTES), 1);
   wgmma_commit();
 #endif
   if (real) release(me, me.read);
@@ -316,7 +317,7 @@ DEVICE void finish(const Out& out, i32 block, i32 j, f32x4 t) {
   const bool real = 2 * k < out.n;
   f32 first = real ? mul(silu_(t.x), t.z) : 0.0f, second = real ? mul(silu_(t.y), t.w) : 0.0f;
   f32 other = shfl_xor(odd ? first : second, 4);
-  u32 both = odd ? pack_bf16(other, second) : pack_bf16(first, other);
+  u32 both = odd ? pack_activations(other, second) : pack_activations(first, other);
   if (row0 + odd < out.rows) *(u32*)(next.at + activation_index(next, row0 + odd, k & ~1)) = both;
 #else
   f32 v[4] = {t.x, t.y, t.z, t.w};

@@ -163,33 +163,40 @@ typedef u32 Words __attribute__((vector_size(16)));
 typedef f32 Singles __attribute__((vector_size(16)));
 typedef f64 Four __attribute__((vector_size(32)));
 
-// Pairs of bf16, as two numbers each.
-void widen(f64* low, f64* high, const u32* pairs) {
+// f16 in the lower half of each word as f32: its bits are those of a number 2^-112 times as large.
+Singles from_f16(Words words) {
+  Words magnitude = words & 0x7fffu, more = (Words)(magnitude >= 0x7c00u) & 0x7f800000u;
+  Singles found = (Singles)(magnitude << 13) * 5.192296858534828e33f;  // 2^112
+  return (Singles)((Words)found | more | (words & 0x8000u) << 16);
+}
+
+// Pairs of bf16 or of f16 (`half`), as two numbers each.
+void widen(f64* low, f64* high, const u32* pairs, bool half) {
   for (i32 i = 0; i < WARP; i += 4) {
     Words words;
     memcpy(&words, pairs + i, sizeof words);
-    Four lows = __builtin_convertvector((Singles)(words << 16), Four);
-    Four highs = __builtin_convertvector((Singles)(words & 0xffff0000u), Four);
+    Four lows = __builtin_convertvector(half ? from_f16(words) : (Singles)(words << 16), Four);
+    Four highs = __builtin_convertvector(half ? from_f16(words >> 16) : (Singles)(words & 0xffff0000u), Four);
     memcpy(low + i, &lows, sizeof lows);
     memcpy(high + i, &highs, sizeof highs);
   }
 }
 
 // The products of a warp, by columns, rows. They are exact in f64, sums go up in k.
-void product(f64* to, const Payload& all, i32 columns, const Tile* tile) {
+void product(f64* to, const Payload& all, i32 columns, const Tile* tile, bool half_precision) {
   f64 a[2][2][2][WARP];  // by half of the rows, half of the k, half of the pair; then as sorted
   for (i32 word = 0; word < 4; word++) {
     u32 sorted[WARP];  // by pair, row
     for (i32 pair = 0; pair < 4; pair++)
       for (i32 row = 0; row < 8; row++) sorted[pair * 8 + row] = all.words[word][row * 4 + pair];
-    widen(a[word & 1][word >> 1][0], a[word & 1][word >> 1][1], sorted);
+    widen(a[word & 1][word >> 1][0], a[word & 1][word >> 1][1], sorted, half_precision);
   }
   for (i32 j = 0; j < columns / 8; j++) {
     f64 b[2][2][WARP];  // by half of the k, half of the pair; then as lanes: by column, pair
     for (i32 half = 0; half < 2; half++) {
       const u32* words = all.words[4 + half];
       if (tile) words = (const u32*)(tile->at + (u32)j * tile->column_stride + (u32)half * tile->k_stride);
-      widen(b[half][0], b[half][1], words);
+      widen(b[half][0], b[half][1], words, half_precision);
     }
     for (i32 column = 0; column < 8; column += 2) {
       Four sums[2][4] = {};
@@ -255,11 +262,11 @@ const Payload& exchange(u32 mine, u32 more) {
   return warp.payload[exchanged<2>(warp, words, [](u64) {})];
 }
 
-void multiply(f32* d, const u32 (&mine)[6], i32 columns, bool keep, const Tile* tile) {
+void multiply(f32* d, const u32 (&mine)[6], i32 columns, bool keep, const Tile* tile, bool half) {
   Warp& warp = warp_here();
   const f64* sums = warp.products[exchanged<6>(warp, mine, [&](u64 side) {
     warp.products[side].resize((size_t)(16 * columns));
-    product(warp.products[side].data(), warp.payload[side], columns, tile);
+    product(warp.products[side].data(), warp.payload[side], columns, tile, half);
   })].data();
   const f64* at = sums + current % 4 * 32 + current % WARP / 4;
   for (i32 j = 0; j < columns / 8; j++, at += 128)

@@ -44,8 +44,8 @@ DEVICE void matvec_chunk(const Activations& a, i32 first, const f32* w, i32 out,
         UNROLL
         for (int o = 0; o < OUTPUTS_AT_ONCE; o++) {
           const f32x2 factor = ready == nullptr ? factors[step][o] : ready[step][o];
-          sums[r][o] = fma_(bf16_low(pair), factor.x, sums[r][o]);
-          sums[r][o] = fma_(bf16_high(pair), factor.y, sums[r][o]);
+          sums[r][o] = fma_(operand_low(pair), factor.x, sums[r][o]);
+          sums[r][o] = fma_(operand_high(pair), factor.y, sums[r][o]);
         }
       }
     }
@@ -58,6 +58,7 @@ DEVICE void matvec_chunk(const Activations& a, i32 first, const f32* w, i32 out,
     for (int o = 0; o < OUTPUTS_AT_ONCE; o++) {
       UNROLL
       for (int lanes = 16; lanes > 0; lanes /= 2) sums[r][o] = add(sums[r][o], shfl_xor(sums[r][o], lanes));
+      sums[r][o] = times_unit(sums[r][o]);
     }
   }
 }

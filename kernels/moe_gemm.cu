@@ -202,8 +202,8 @@ LUCE_KERNEL_RESIDENT(moe_gemm, WARPS * WARP, 1)
               for (int i = 0; i < TILES; i++) {
                 if (TILES > 1 && 8 * i >= tile.count) continue;
                 u32x4 b = words4_at(at_x + off[i]);
-                mma_bf16(c[i], a[2 * pair][0], a[2 * pair][1], a[2 * pair][2], a[2 * pair][3], b.x, b.y);
-                mma_bf16(c[i], a[2 * pair + 1][0], a[2 * pair + 1][1], a[2 * pair + 1][2], a[2 * pair + 1][3], b.z, b.w);
+                mma_operands(c[i], a[2 * pair][0], a[2 * pair][1], a[2 * pair][2], a[2 * pair][3], b.x, b.y);
+                mma_operands(c[i], a[2 * pair + 1][0], a[2 * pair + 1][1], a[2 * pair + 1][2], a[2 * pair + 1][3], b.z, b.w);
               }
               at_x += x_step;
             }
@@ -225,7 +225,7 @@ LUCE_KERNEL_RESIDENT(moe_gemm, WARPS * WARP, 1)
           UNROLL
           for (int i = 0; i < TILES; i++) {
             u32x2 b = words2_at(x_sums + (i64)r * x_rows * 32 + off[i] / 2);
-            mma_bf16(p[i], m[0], m[1], m[2], m[3], b.x, b.y);
+            mma_operands(p[i], m[0], m[1], m[2], m[3], b.x, b.y);
           }
 #endif
 #if HAS_BULK
@@ -299,12 +299,12 @@ LUCE_KERNEL_RESIDENT(moe_gemm, WARPS * WARP, 1)
     for (int i = 0; i < TILES; i++) {
       f32 low = inside ? mul(silu_(t[i][0]), t[i][2]) : 0.0f, high = inside ? mul(silu_(t[i][1]), t[i][3]) : 0.0f;
       f32 other = shfl_xor(odd ? low : high, 4);
-      u32 both = odd ? pack_bf16(other, high) : pack_bf16(low, other);
+      u32 both = odd ? pack_activations(other, high) : pack_activations(low, other);
       i32 at = 8 * i + column + odd;
       if (at < tile.count && 8 * block < h_depth)
         *(u32*)(next.at + activation_index(next, tile.first + at, block * 8 + (g & ~1))) = both;
 #if SUMS
-      f32 sum = add(bf16_low(both), bf16_high(both));
+      f32 sum = add(operand_low(both), operand_high(both));
       sum = add(sum, shfl_xor(sum, 8));
       sum = add(sum, shfl_xor(sum, 16));
       if (g < 2) quarters[warp % 4 * (TILES * 8) + at] = sum;

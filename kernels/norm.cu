@@ -1,4 +1,4 @@
-// Norms: f32 rows to the bf16 activations that a weight GEMM reads.
+// Norms: f32 rows to the activations that a weight GEMM reads.
 //
 // The threads of a block depend on the row's length alone (norm_threads in luce/compute/norms.py), so a row's sum is one
 // fixed tree: eight consecutive values a thread in order, lanes of a warp, warps.
@@ -68,8 +68,8 @@ template <int ROWS> DEVICE void norm_rows(const Norm& n, i32 r, bool inside, con
     f32 sums[4];
     UNROLL
     for (i32 j = 0; j < 4; j++) {
-      words[i][j] = pack_bf16(v[i][2 * j], v[i][2 * j + 1]);
-      sums[j] = add(bf16_low(words[i][j]), bf16_high(words[i][j]));
+      words[i][j] = pack_activations(v[i][2 * j], v[i][2 * j + 1]);
+      sums[j] = add(operand_low(words[i][j]), operand_high(words[i][j]));
     }
     f32 eight = add(add(sums[0], sums[1]), add(sums[2], sums[3]));
     eight = add(eight, shfl_xor(eight, 1));
@@ -120,7 +120,7 @@ LUCE_KERNEL_RESIDENT(rms_norm, NORM_THREADS, 1)(const Pass* pass, const Sample* 
 }
 LUCE_EXPORT(rms_norm)
 
-// The same, and the rows before they are rounded to bf16: wide f32 [.][width], for a router.
+// The same, and the rows before they are rounded: wide f32 [.][width], for a router.
 LUCE_KERNEL_RESIDENT(rms_norm_wide, NORM_THREADS, 1)(const Pass* pass, const Sample* samples, const f32* x, const f32* scale, f32 eps, i32 width,
                                                      u16* out, i32 out_rows, i32 tile, i32 depth, f32* wide) {
   norm({pass, samples, x, scale, eps, width, {out, out_rows, tile, depth}, wide});

@@ -1,7 +1,7 @@
 // Rows of a file's format into records, as luce/compute/packing.py makes them, bit for bit: a model's weights are laid out on the
 // device that reads them.
 //
-// SOURCE: the rows' format, one of formats.h. Records hold the same format, or bf16 for f32 and f16.
+// SOURCE: the rows' format, one of formats.h. Records hold the same format, or operands (operands.h) for f32, f16 and bf16.
 #include "formats.h"
 #include "numbers.h"
 
@@ -50,8 +50,13 @@ struct Tile {
     const u8* at = start + k < depth ? row(i) : nullptr;
     if (!at) return 0;
     k += start;
-    if (SOURCE == FORMAT_BF16) return ((const u16*)at)[k];
-    return f32_to_bf16(SOURCE == FORMAT_F16 ? f16_to_f32(((const u16*)at)[k]) : ((const f32*)at)[k]);
+#if SOURCE == FORMAT_BF16 && OPERANDS == OPERANDS_BF16
+    return ((const u16*)at)[k];
+#elif SOURCE == FORMAT_BF16
+    return f32_to_operand(times_unit(bf16_to_f32(((const u16*)at)[k])));
+#else
+    return f32_to_operand(times_unit(SOURCE == FORMAT_F16 ? f16_to_f32(((const u16*)at)[k]) : ((const f32*)at)[k]));
+#endif
 #else
     const u8* b = block(i, k);
     if (!b) return NEUTRAL;

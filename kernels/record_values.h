@@ -13,8 +13,8 @@ template <int F> DEVICE void decode_pair(const u8* record, i32 n, i32 k, f32 (&o
   i32 sub = block % 2, step2 = step % 2;
   if (F == FORMAT_BF16) {
     u32 word = *(const u32*)(record + step * 512 + at * 16 + (2 * half + below) * 4);
-    out[0] = bf16_low(word);
-    out[1] = bf16_high(word);
+    out[0] = divide_unit(operand_low(word));
+    out[1] = divide_unit(operand_high(word));
     return;
   }
   u32 code[2];

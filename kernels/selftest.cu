@@ -7,6 +7,8 @@ LUCE_KERNEL(selftest_maths, 256)(const f32* x, const f32* z, f32* y, i32 n) {
     f32 a = x[i], b = z[i], out[] = {exp_(a), log_(a), log1p_unit(abs_(b)), sigmoid_(a), silu_(a), softplus_(a), tanh_(a),
       gelu_tanh_(a), add(a, b), sub(a, b), mul(a, b), fma_(a, b, a), div(a, b), sqrt_(abs_(a)), round_bf16(a),
       f16_to_f32((u16)as_u32(a)), bf16_low(fma_bf16x2(pack_bf16(a, b), pack_bf16(b, a), pack_bf16(a, a))),
+      f16_to_f32((u16)pack_f16(a, b)), f16_to_f32((u16)(pack_f16(b, a) >> 16)),
+      f16_to_f32((u16)fma_f16x2(pack_f16(a, b), pack_f16(b, a), pack_f16(a, a))),
       as_f32(prmt(as_u32(a), as_u32(b), 0x6240u)), as_f32(and_or(as_u32(a), as_u32(b), 0x43004300u))};
     for (u32 f = 0; f < sizeof(out) / sizeof(f32); f++) y[(i64)f * n + i] = out[f];
   }
@@ -29,7 +31,7 @@ LUCE_KERNEL(selftest_block, 256)(const f32* x, f32* out) {
 LUCE_EXPORT(selftest_block)
 
 #if HAS_MMA
-// d [16, 8] = a [16, 16] b [8, 16]^T, bf16 words in fragment order of a row-major matrix.
+// d [16, 8] = a [16, 16] b [8, 16]^T, words in fragment order of a row-major matrix.
 LUCE_KERNEL(selftest_mma, 32)(const u32* a, const u32* b, f32* d) {
   i32 g = lane() / 4, t = lane() % 4;
   f32 c[4] = {};
@@ -37,6 +39,13 @@ LUCE_KERNEL(selftest_mma, 32)(const u32* a, const u32* b, f32* d) {
   for (i32 i = 0; i < 4; i++) d[(g + i / 2 * 8) * 8 + 2 * t + i % 2] = c[i];
 }
 LUCE_EXPORT(selftest_mma)
+LUCE_KERNEL(selftest_mma_f16, 32)(const u32* a, const u32* b, f32* d) {
+  i32 g = lane() / 4, t = lane() % 4;
+  f32 c[4] = {};
+  mma_f16(c, a[g * 8 + t], a[(g + 8) * 8 + t], a[g * 8 + t + 4], a[(g + 8) * 8 + t + 4], b[g * 8 + t], b[g * 8 + t + 4]);
+  for (i32 i = 0; i < 4; i++) d[(g + i / 2 * 8) * 8 + 2 * t + i % 2] = c[i];
+}
+LUCE_EXPORT(selftest_mma_f16)
 
 // Words of four 8x8 matrices of bf16, plain and transposed, as ldmatrix hands them out.
 LUCE_KERNEL(selftest_ldmatrix, 32)(const u32* x, u32* out) {

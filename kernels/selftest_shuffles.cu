@@ -4,13 +4,18 @@
 
 #if HAS_MMA
 // d [2][16, 8]: c + a [16, 16] b [8, 16]^T by the instruction and by shuffles; words in order of rows.
-LUCE_KERNEL(selftest_shuffles_mma, 32)(const u32* a, const u32* b, const f32* c, f32* d) {
+LUCE_KERNEL(selftest_shuffles_mma, 32)(const u32* a, const u32* b, const f32* c, f32* d, i32 f16) {
   i32 g = lane() / 4, t = lane() % 4;
   f32 sums[2][4];
   for (i32 i = 0; i < 4; i++) sums[0][i] = sums[1][i] = c[(g + i / 2 * 8) * 8 + 2 * t + i % 2];
   u32 w[6] = {a[g * 8 + t], a[(g + 8) * 8 + t], a[g * 8 + t + 4], a[(g + 8) * 8 + t + 4], b[g * 8 + t], b[g * 8 + t + 4]};
-  mma_bf16(sums[0], w[0], w[1], w[2], w[3], w[4], w[5]);
-  mma_by_shuffles(sums[1], w[0], w[1], w[2], w[3], w[4], w[5]);
+  if (f16) {
+    mma_f16(sums[0], w[0], w[1], w[2], w[3], w[4], w[5]);
+    mma_by_shuffles<PairOfF16>(sums[1], w[0], w[1], w[2], w[3], w[4], w[5]);
+  } else {
+    mma_bf16(sums[0], w[0], w[1], w[2], w[3], w[4], w[5]);
+    mma_by_shuffles<PairOfBf16>(sums[1], w[0], w[1], w[2], w[3], w[4], w[5]);
+  }
   for (i32 n = 0; n < 2; n++)
     for (i32 i = 0; i < 4; i++) d[n * 128 + (g + i / 2 * 8) * 8 + 2 * t + i % 2] = sums[n][i];
 }

@@ -12,7 +12,7 @@ DEVICE void load8(const f32* at, f32 (&v)[8]) {
   v[0] = a.x; v[1] = a.y; v[2] = a.z; v[3] = a.w; v[4] = b.x; v[5] = b.y; v[6] = b.z; v[7] = b.w;
 }
 DEVICE void store8(const Activations& to, i32 row, i32 k, const f32 (&v)[8]) {
-  *(u32x4*)(to.at + activation_index(to, row, k)) = {pack_bf16(v[0], v[1]), pack_bf16(v[2], v[3]), pack_bf16(v[4], v[5]), pack_bf16(v[6], v[7])};
+  *(u32x4*)(to.at + activation_index(to, row, k)) = {pack_activations(v[0], v[1]), pack_activations(v[2], v[3]), pack_activations(v[4], v[5]), pack_activations(v[6], v[7])};
 }
 
 // What each shade of a channel stands for. shades u8 [rows][channels * size], table f32 [channels][256]; width a multiple of 8,
@@ -110,8 +110,8 @@ LUCE_KERNEL(layer_norm, 32 * WARPS)(const f32* x, const f32* RESTRICT weight, co
       i32 k = 4 * (lane() + i * WARP);
       if (k >= WIDTH) continue;
       f32x4 w = *(const f32x4*)(weight + k), b = *(const f32x4*)(bias + k);
-      u32x2 both = {pack_bf16(fma_(mul(v[i].x, inverse), w.x, b.x), fma_(mul(v[i].y, inverse), w.y, b.y)),
-                    pack_bf16(fma_(mul(v[i].z, inverse), w.z, b.z), fma_(mul(v[i].w, inverse), w.w, b.w))};
+      u32x2 both = {pack_activations(fma_(mul(v[i].x, inverse), w.x, b.x), fma_(mul(v[i].y, inverse), w.y, b.y)),
+                    pack_activations(fma_(mul(v[i].z, inverse), w.z, b.z), fma_(mul(v[i].w, inverse), w.w, b.w))};
       *(u32x2*)((u8*)(staged + warp() * pitch) + k * 2) = both;
     }
   }

@@ -10,7 +10,7 @@ template <int COLUMNS> DEVICE void wgmma_shared(f32 (&d)[COLUMNS / 2], TileDesc 
   const u8* rows = a.at + (u32)(warp() % 4 * 2) * a.column_stride + lane() * 4;
   u32 words[4];
   for (u32 i = 0; i < 4; i++) words[i] = *(const u32*)(rows + i % 2 * a.column_stride + i / 2 * a.k_stride);
-  wgmma_bf16<COLUMNS>(d, words, b, keep);
+  wgmma<COLUMNS>(d, words, b, keep);
 }
 // Nothing before it reads or writes d.
 template <int COUNT> DEVICE void wgmma_hold(f32 (&)[COUNT]) {}
@@ -27,7 +27,7 @@ template <int COLUMNS> DEVICE void wgmma_shared(f32 (&d)[COLUMNS / 2], TileDesc 
 #define D16(i) D4(i), D4(i + 4), D4(i + 8), D4(i + 12)
 template <> DEVICE void wgmma_shared<64>(f32 (&d)[32], TileDesc a, TileDesc b, i32 keep) {
   asm volatile(
-      "{.reg .pred p; setp.ne.b32 p, %34, 0; wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
+      "{.reg .pred p; setp.ne.b32 p, %34, 0; wgmma.mma_async.sync.aligned.m64n64k16.f32." WGMMA_TYPE "." WGMMA_TYPE " {"
       "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
       "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
       "%32, %33, p, 1, 1, 0, 0;}"
@@ -36,7 +36,7 @@ template <> DEVICE void wgmma_shared<64>(f32 (&d)[32], TileDesc a, TileDesc b, i
 }
 template <> DEVICE void wgmma_shared<96>(f32 (&d)[48], TileDesc a, TileDesc b, i32 keep) {
   asm volatile(
-      "{.reg .pred p; setp.ne.b32 p, %50, 0; wgmma.mma_async.sync.aligned.m64n96k16.f32.bf16.bf16 {"
+      "{.reg .pred p; setp.ne.b32 p, %50, 0; wgmma.mma_async.sync.aligned.m64n96k16.f32." WGMMA_TYPE "." WGMMA_TYPE " {"
       "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
       "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
       "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47}, "
@@ -46,7 +46,7 @@ template <> DEVICE void wgmma_shared<96>(f32 (&d)[48], TileDesc a, TileDesc b, i
 }
 template <> DEVICE void wgmma_shared<128>(f32 (&d)[64], TileDesc a, TileDesc b, i32 keep) {
   asm volatile(
-      "{.reg .pred p; setp.ne.b32 p, %66, 0; wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
+      "{.reg .pred p; setp.ne.b32 p, %66, 0; wgmma.mma_async.sync.aligned.m64n128k16.f32." WGMMA_TYPE "." WGMMA_TYPE " {"
       "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
       "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
       "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
@@ -57,7 +57,7 @@ template <> DEVICE void wgmma_shared<128>(f32 (&d)[64], TileDesc a, TileDesc b, 
 }
 template <> DEVICE void wgmma_shared<144>(f32 (&d)[72], TileDesc a, TileDesc b, i32 keep) {
   asm volatile(
-      "{.reg .pred p; setp.ne.b32 p, %74, 0; wgmma.mma_async.sync.aligned.m64n144k16.f32.bf16.bf16 {"
+      "{.reg .pred p; setp.ne.b32 p, %74, 0; wgmma.mma_async.sync.aligned.m64n144k16.f32." WGMMA_TYPE "." WGMMA_TYPE " {"
       "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
       "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
       "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
@@ -69,7 +69,7 @@ template <> DEVICE void wgmma_shared<144>(f32 (&d)[72], TileDesc a, TileDesc b, 
 }
 template <> DEVICE void wgmma_shared<160>(f32 (&d)[80], TileDesc a, TileDesc b, i32 keep) {
   asm volatile(
-      "{.reg .pred p; setp.ne.b32 p, %82, 0; wgmma.mma_async.sync.aligned.m64n160k16.f32.bf16.bf16 {"
+      "{.reg .pred p; setp.ne.b32 p, %82, 0; wgmma.mma_async.sync.aligned.m64n160k16.f32." WGMMA_TYPE "." WGMMA_TYPE " {"
       "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
       "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
       "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
@@ -81,7 +81,7 @@ template <> DEVICE void wgmma_shared<160>(f32 (&d)[80], TileDesc a, TileDesc b, 
 }
 template <> DEVICE void wgmma_shared<176>(f32 (&d)[88], TileDesc a, TileDesc b, i32 keep) {
   asm volatile(
-      "{.reg .pred p; setp.ne.b32 p, %90, 0; wgmma.mma_async.sync.aligned.m64n176k16.f32.bf16.bf16 {"
+      "{.reg .pred p; setp.ne.b32 p, %90, 0; wgmma.mma_async.sync.aligned.m64n176k16.f32." WGMMA_TYPE "." WGMMA_TYPE " {"
       "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
       "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
       "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
@@ -94,7 +94,7 @@ template <> DEVICE void wgmma_shared<176>(f32 (&d)[88], TileDesc a, TileDesc b, 
 }
 template <> DEVICE void wgmma_shared<192>(f32 (&d)[96], TileDesc a, TileDesc b, i32 keep) {
   asm volatile(
-      "{.reg .pred p; setp.ne.b32 p, %98, 0; wgmma.mma_async.sync.aligned.m64n192k16.f32.bf16.bf16 {"
+      "{.reg .pred p; setp.ne.b32 p, %98, 0; wgmma.mma_async.sync.aligned.m64n192k16.f32." WGMMA_TYPE "." WGMMA_TYPE " {"
       "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
       "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
       "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "

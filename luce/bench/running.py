@@ -28,6 +28,7 @@ from luce.bench.points import Point
 from luce.bench.report import Report
 from luce.bench.yardstick import device_speeds, host_speeds
 from luce.compute.host_memory import available_bytes
+from luce.compute.operands import Operands
 from luce.engines.load_model import LoadOptions, OpenedModel
 from luce.engines.loaded import LoadedModel
 from luce.engines.qwen35.memory import format_bytes
@@ -66,7 +67,9 @@ def traffic_of(plan: Plan, tokens: int, opened: OpenedModel) -> Traffic:
     )
 
 
-def load_options(plan: Plan, traffic: Traffic, opened: OpenedModel, device: str) -> LoadOptions:
+def load_options(
+    plan: Plan, traffic: Traffic, opened: OpenedModel, device: str, operands: Operands | None = None
+) -> LoadOptions:
     """Room for everything of ``plan`` and ``traffic``: as many slots as decode at once, and one for a prompt beside.
 
     Raises:
@@ -84,7 +87,9 @@ def load_options(plan: Plan, traffic: Traffic, opened: OpenedModel, device: str)
             flag="--contexts",
         )
     slots, block = max(plan.rows) + 1, LoadOptions().block_size
-    return LoadOptions(slots=slots, context=room, num_blocks=slots * -(-room // block), device=device)
+    return LoadOptions(
+        slots=slots, context=room, num_blocks=slots * -(-room // block), device=device, operands=operands
+    )
 
 
 def check_room(opened: OpenedModel) -> None:

@@ -15,12 +15,13 @@ from luce.bench.engine_points import PARTS, Plan
 from luce.bench.report import Report, comparison_lines, head_lines, point_line, read_report
 from luce.bench.running import Telling, check_room, load_options, measure, traffic_of
 from luce.cli.device_defaults import prefill_rows, step_seconds
-from luce.cli.flags import COUNT, FILE, NAME, SECONDS, ConfigFlags, ModelPath, whole
+from luce.cli.flags import COUNT, FILE, NAME, OPERANDS, SECONDS, ConfigFlags, ModelPath, OperandsName, whole
 from luce.cli.in_process import load_with_progress
 from luce.cli.outputs import check_writable, writing
 from luce.cli.shapes import Form, Shape
 from luce.compute.host_memory import spare_what_stays, use_one_heap
 from luce.compute.interpreter_lock import take_short_turns
+from luce.compute.operands import Operands
 from luce.engines.choose_device import choose_device
 from luce.engines.load_model import LoadOptions, OpenedModel, demo_model, open_model
 from luce.engines.qwen35.device.budget import RoomError
@@ -138,6 +139,7 @@ def run(
         NAME,
         Parameter(help="Where the text model runs: cpu, cuda:N, hip:N, or auto, as luce serve takes it."),
     ] = "auto",
+    operands: Annotated[OperandsName | None, OPERANDS] = None,
     what: WhatFlags = WhatFlags(),
     how: HowFlags = HowFlags(),
     config: ConfigFlags = ConfigFlags(),  # noqa: B008
@@ -149,7 +151,8 @@ def run(
         raise ConfigError("is instead of a MODEL; leave one of them away", flag="--synthetic")
     if format is not None and synthetic is None:
         raise ConfigError("is of random weights; give --synthetic, too", flag="--format")
-    on_gpu = choose_device(device) is not None
+    taken = None if operands is None else Operands(operands)
+    on_gpu = choose_device(device, operands=taken) is not None
     if format is not None and not on_gpu:
         raise ConfigError("the CPU engine holds weights in float32; leave it away", flag="--format")
     plan = _plan(what, how, on_gpu)
@@ -157,7 +160,7 @@ def run(
     take_short_turns()
     begun: list[Report] = []
     try:
-        _measure(model, synthetic, (format or "bf16").upper(), device, plan, what.tokens, begun.append)
+        _measure(model, synthetic, (format or "bf16").upper(), device, taken, plan, what.tokens, begun.append)
     finally:  # a run that breaks off leaves what was measured before
         if how.json is not None and begun:
             with writing(how.json, "--json"):
@@ -170,6 +173,7 @@ def _measure(
     synthetic: Shape | None,
     form: str,
     device: str,
+    operands: Operands | None,
     plan: Plan,
     tokens: int,
     begun: Callable[[Report], None],
@@ -182,7 +186,7 @@ def _measure(
     small = _opened(model, synthetic, form, LoadOptions(slots=1))
     traffic = traffic_of(plan, tokens, small)
     try:
-        opened = _opened(model, synthetic, form, load_options(plan, traffic, small, device))
+        opened = _opened(model, synthetic, form, load_options(plan, traffic, small, device, operands))
     except RoomError as error:
         raise ConfigError(f"{error.shortage}; fewer --rows or smaller --contexts need less") from None
     check_room(opened)

@@ -15,11 +15,12 @@ import numpy as np
 from cyclopts import Parameter
 from rich.console import Console
 
-from luce.cli.flags import FILE, NAME, ConfigFlags
+from luce.cli.flags import FILE, NAME, OPERANDS, ConfigFlags, OperandsName
 from luce.cli.matrix import run_matrix
 from luce.cli.shapes import Shape
 from luce.compute.blas import pin_blas
 from luce.compute.host_memory import available_bytes
+from luce.compute.operands import Operands
 from luce.compute.selfcheck import check_operators
 from luce.demo.matrix.cells import Cell, all_cells, named_cell
 from luce.demo.matrix.covering import covering_cells
@@ -65,6 +66,7 @@ def doctor(
             help="Where the self-test and the matrix run: cpu, cuda:N, hip:N, or auto: the first GPU if there is one."
         ),
     ] = "cpu",
+    operands: Annotated[OperandsName | None, OPERANDS] = None,
     matrix: Annotated[
         bool,
         Parameter(
@@ -106,13 +108,14 @@ def doctor(
         raise ConfigError("is what the matrix runs on; give --matrix, too", flag="--synthetic")
     console = Console(highlight=False, soft_wrap=True)
     good = True
-    for finding in examine(model, device):
+    taken = None if operands is None else Operands(operands)
+    for finding in examine(model, device, taken):
         mark = "[green]ok[/]   " if finding.good else "[red]FAIL[/] "
         console.print(mark, end="")
         console.print(f"{finding.name:<12} {printable(finding.text)}", markup=False)
         good = good and finding.good
     if cells and good:
-        good = run_matrix(cells, console, partial(Bench, device=device, shape=synthetic))
+        good = run_matrix(cells, console, partial(Bench, device=device, operands=taken, shape=synthetic))
     return 0 if good else 1
 
 
@@ -138,18 +141,18 @@ def _cells(model: Path | None, matrix: bool, sample: bool, pairs: bool, cell: st
     return covering_cells() if sample else all_cells()
 
 
-def examine(model: Path | None, device: str = "cpu") -> Iterator[Finding]:
+def examine(model: Path | None, device: str = "cpu", operands: Operands | None = None) -> Iterator[Finding]:
     """All findings, cheap ones first."""
     yield Finding("python", f"{sys.version.split()[0]} on {platform.platform()}")
     yield Finding("packages", ", ".join(f"{name} {_version(name)}" for name in PACKAGES))
     free = available_bytes()
     yield Finding("memory", "unknown" if free is None else f"{format_bytes(free)} free")
     yield _checked("device", lambda: str(pin_blas()))
-    if device != "cpu":
-        yield _checked("GPU", lambda: _gpu(device))
+    if device != "cpu" or operands is not None:
+        yield _checked("GPU", lambda: _gpu(device, operands))
     yield _checked("operators", _operators)
     opened: list[OpenedModel] = []
-    yield _checked("model", lambda: _open(model, opened, device))
+    yield _checked("model", lambda: _open(model, opened, device, operands))
     if opened:
         yield _checked("exactness", lambda: _exactness(opened[0]))
 
@@ -166,15 +169,15 @@ def _operators() -> str:
     return "numpy's element functions and sums give each row the same bits anywhere"
 
 
-def _gpu(device: str) -> str:
-    found = choose_device(device)
+def _gpu(device: str, operands: Operands | None) -> str:
+    found = choose_device(device, operands=operands)
     if found is None:
         return "none; the CPU is used"
     return f"{found.fingerprint}, {format_bytes(found.free_bytes())} free"
 
 
-def _open(path: Path | None, opened: list[OpenedModel], device: str) -> str:
-    options = LoadOptions(slots=len(ROWS), context=max(ROWS) + 8, device=device)
+def _open(path: Path | None, opened: list[OpenedModel], device: str, operands: Operands | None) -> str:
+    options = LoadOptions(slots=len(ROWS), context=max(ROWS) + 8, device=device, operands=operands)
     found = open_model(path or demo_model(), options, chat=False, fitting=False)
     if found.on_device is None:
         check_free(found.plan, "the self-test of this model")

@@ -20,6 +20,7 @@ __all__ = [
     "FILE",
     "FILES",
     "NAME",
+    "OPERANDS",
     "ROOM",
     "SECONDS",
     "SIZE",
@@ -28,6 +29,7 @@ __all__ = [
     "LogFlags",
     "ModelFlags",
     "ModelPath",
+    "OperandsName",
     "parse_bytes",
     "whole",
 ]
@@ -114,6 +116,12 @@ ModelPath = Annotated[
     ),
 ]
 
+OPERANDS = Parameter(
+    help="What weight products on a GPU multiply: bf16, or f16, which is nearer to exact arithmetic and has no numbers "
+    "for activations over a million. bf16 by default."
+)
+OperandsName = Literal["bf16", "f16"]
+
 Slots = Annotated[int, COUNT, Parameter(group=MODEL, help="Requests that run at once; more wait in a queue.")]
 
 
@@ -167,6 +175,7 @@ class ModelFlags:
             "first GPU if there is one.",
         ),
     ] = "auto"
+    operands: Annotated[OperandsName | None, OPERANDS, Parameter(group=MODEL)] = None
     encoder_device: Annotated[
         str | None,
         NAME,
@@ -179,6 +188,7 @@ class ModelFlags:
 
     def options(self, sampling: Mapping[str, float | int] | None = None) -> Any:
         """:class:`luce.engines.load_model.LoadOptions` of these flags, and of those about sampling that were given."""
+        from luce.compute.operands import Operands
         from luce.engines.load_model import LoadOptions
 
         return LoadOptions(
@@ -190,6 +200,7 @@ class ModelFlags:
             num_blocks=self.blocks,
             max_memory=self.max_memory,
             device=self.device,
+            operands=None if self.operands is None else Operands(self.operands),
             encoder_device=self.encoder_device,
             sampling=sampling or {},
         )

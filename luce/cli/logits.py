@@ -13,10 +13,11 @@ import numpy as np
 from cyclopts import Parameter
 from rich.console import Console
 
-from luce.cli.flags import FILE, NAME, ConfigFlags
+from luce.cli.flags import FILE, NAME, OPERANDS, ConfigFlags, OperandsName
 from luce.cli.inputs import read_file
 from luce.cli.loading_progress import loading_progress
 from luce.cli.outputs import check_writable, same_file, writing
+from luce.compute.operands import Operands
 from luce.engines.load_model import (
     LoadedEngine,
     LoadOptions,
@@ -78,6 +79,7 @@ def logits(
     ] = False,
     mmproj: Annotated[Path | None, FILE, Parameter(help="Vision tower of a GGUF model.")] = None,
     device: Annotated[str, NAME, Parameter(help="Where it is computed: cpu, cuda:N, hip:N or auto.")] = "cpu",
+    operands: Annotated[OperandsName | None, OPERANDS] = None,
     config: ConfigFlags = ConfigFlags(),  # noqa: B008 - frozen
 ) -> None:
     """Write the logits of a prompt to a file, for comparison with other implementations.
@@ -90,7 +92,8 @@ def logits(
     check_writable(out, "--out")
     asked = read_request(request)
     chat = asked.messages is not None
-    options = LoadOptions(mmproj=mmproj, slots=1, context=1, device=device)
+    taken = None if operands is None else Operands(operands)
+    options = LoadOptions(mmproj=mmproj, slots=1, context=1, device=device, operands=taken)
     opened = open_model(model, options, chat=chat, fitting=False)
     with _naming(request):
         prompt = build_prompt(asked, opened.prompts, request.parent)

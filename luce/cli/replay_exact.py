@@ -12,6 +12,7 @@ from rich.console import Console
 
 from luce.cli.flags import COUNT, FILE, NAME, SIZE, ConfigFlags, whole
 from luce.cli.main import EXIT_FAILED
+from luce.compute.operands import Operands
 from luce.errors import ConfigError, printable, quoted
 from luce.replay.recorded_requests import recorded_requests
 from luce.trace.reader import read_header, read_trace, trace_paths
@@ -94,6 +95,7 @@ def exact(
     header = read_header(paths[0]).header
     check_repeatable(header, name or header.model, header.fingerprint)  # before anything is loaded
     was = _Recorded(header)
+    like, operands = _device_like(header, device)
     found = opened(
         model,
         LoadOptions(
@@ -104,7 +106,8 @@ def exact(
             block_size=block_size or was.block_size,
             num_blocks=blocks if blocks is not None or slots or block_size else was.blocks,
             max_memory=max_memory,
-            device=_device_like(header, device),
+            device=like,
+            operands=operands,
         ),
     )
     console = Console(stderr=True, highlight=False, soft_wrap=True)
@@ -132,17 +135,22 @@ def exact(
     return _told(rerun)
 
 
-def _device_like(header: Header, wanted: str) -> str:
-    """The device to load for, checked before anything else of the model is."""
+def _device_like(header: Header, wanted: str) -> tuple[str, Operands | None]:
+    """The device to load for and what its products multiply, checked before anything else of the model is."""
     from luce.engines.choose_device import AUTO, CPU, choose_device
     from luce.replay.exact import check_repeatable
 
-    found = choose_device(wanted)
+    operands = Operands.of_device(header.fingerprint)
+    if wanted == CPU:
+        return CPU, None
     if wanted == AUTO:
-        return wanted if found is not None and found.fingerprint == header.fingerprint else CPU
+        found = choose_device(AUTO)
+        same = found is not None and found.fingerprint + operands.of_fingerprint == header.fingerprint
+        return (AUTO, operands) if same else (CPU, None)
+    found = choose_device(wanted, operands=operands)
     if found is not None:
         check_repeatable(header, header.model, found.fingerprint)
-    return wanted
+    return wanted, operands
 
 
 class _Recorded:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from luce.compute.bf16 import round_bf16, widen_bf16
+from luce.compute.operands import Operands
 
 __all__ = ["BUCKETS", "SUPER_BLOCK", "bucket", "num_values", "pack", "padded_depth", "padded_rows", "unpack"]
 
@@ -37,12 +37,12 @@ def padded_rows(rows: int, tile: int) -> int:
 
 
 def num_values(rows: int, depth: int, tile: int) -> int:
-    """bf16 numbers of a buffer for ``rows`` rows of ``depth``: values and sums."""
+    """Operands of a buffer for ``rows`` rows of ``depth``: values and sums."""
     return padded_rows(rows, tile) * padded_depth(depth) // 16 * 17
 
 
-def pack(x: F32, tile: int, fill: int = 0) -> U16:
-    """Rows [R, K] of float32 as bf16 in the layout, with their sums.
+def pack(x: F32, tile: int, fill: int = 0, operands: Operands = Operands.BF16) -> U16:
+    """Rows [R, K] of float32 as operands in the layout, with their sums.
 
     Args:
         fill: bits that padded rows hold.
@@ -50,14 +50,14 @@ def pack(x: F32, tile: int, fill: int = 0) -> U16:
     rows, depth = padded_rows(len(x), tile), padded_depth(x.shape[1])
     values = np.zeros((rows, depth), np.uint16)
     values[len(x) :] = fill
-    values[: len(x), : x.shape[1]] = round_bf16(x)
-    sums = widen_bf16(values).reshape(rows, depth // 32, 32)
+    values[: len(x), : x.shape[1]] = operands.hold_activations(x)
+    sums = operands.widen(values).reshape(rows, depth // 32, 32)
     with np.errstate(invalid="ignore", over="ignore"):
         while sums.shape[2] > 1:
             sums = sums[:, :, ::2] + sums[:, :, 1::2]
         total = sums[:, :, 0]
-        hi = round_bf16(total)
-        lo = round_bf16(total - widen_bf16(hi))
+        hi = operands.round(total)
+        lo = operands.round(total - operands.widen(hi))
     parts = np.stack([hi, lo]).reshape(2, rows, depth // 256, 8)
     if tile == 0:
         order = values.reshape(rows, depth // 32, 2, 2, 4, 2).transpose(1, 0, 4, 2, 3, 5)
@@ -68,7 +68,9 @@ def pack(x: F32, tile: int, fill: int = 0) -> U16:
     return np.concatenate([order.reshape(-1), behind.reshape(-1)])
 
 
-def unpack(packed: U16, rows: int, depth: int, tile: int) -> tuple[F32, F32, F32]:
+def unpack(
+    packed: U16, rows: int, depth: int, tile: int, operands: Operands = Operands.BF16
+) -> tuple[F32, F32, F32]:
     """Values [R, K] and hi and lo of the sums [R, padded K / 32] of a buffer of :func:`num_values`."""
     height, deep = padded_rows(rows, tile), padded_depth(depth)
     values, sums = packed[: height * deep], packed[height * deep :]
@@ -78,6 +80,6 @@ def unpack(packed: U16, rows: int, depth: int, tile: int) -> tuple[F32, F32, F32
     else:
         order = values.reshape(height // tile, deep // 64, tile // 8, 8, 8, 8).transpose(0, 2, 4, 1, 3, 5)
         behind = sums.reshape(height // tile, deep // 256, tile // 8, 2, 8, 8).transpose(3, 0, 2, 4, 1, 5)
-    x = widen_bf16(np.ascontiguousarray(order).reshape(height, deep))
-    hi, lo = widen_bf16(np.ascontiguousarray(behind).reshape(2, height, deep // 32))
+    x = operands.widen(np.ascontiguousarray(order).reshape(height, deep)) * operands.unit
+    hi, lo = operands.widen(np.ascontiguousarray(behind).reshape(2, height, deep // 32)) * operands.unit
     return x[:rows, :depth], hi[:rows], lo[:rows]

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from luce.compute.device import SCALARS
 from luce.compute.kernel_sources import Defines, kernels_directory, module_key, source_path
+from luce.compute.operands import Operands
 from luce.compute.room import Room
 from luce.errors import ConfigError, DeviceError
 from luce.paused_collector import paused_collector
@@ -28,11 +29,12 @@ PLAIN_SHARED = 48 * 1024
 """Bytes of shared memory that a block may have without asking."""
 
 
-def open_device(index: int = 0, flag: str = "--device") -> CupyDevice:
+def open_device(index: int = 0, flag: str = "--device", operands: Operands = Operands.BF16) -> CupyDevice:
     """The GPU with this number. The calling thread's work goes to it from now on, where it names no stream.
 
     Args:
         flag: that asked for it.
+        operands: of weight products.
 
     Raises:
         ConfigError: CuPy is not installed, or there is no such GPU.
@@ -51,7 +53,7 @@ def open_device(index: int = 0, flag: str = "--device") -> CupyDevice:
         raise ConfigError(f"no GPU can be used: {error}; use cpu", flag=flag) from None
     if index >= count:
         raise ConfigError(f"there is no GPU {index}; this machine has {count}", flag=flag)
-    return CupyDevice(cupy, index)
+    return CupyDevice(cupy, index, operands)
 
 
 def _launcher() -> Any:
@@ -154,9 +156,10 @@ class _Event:
 class CupyDevice:
     """Implements :class:`luce.compute.device.Device` with CuPy. Made by :func:`open_device`."""
 
-    def __init__(self, cupy: Any, index: int) -> None:
+    def __init__(self, cupy: Any, index: int, operands: Operands = Operands.BF16) -> None:
         self.cupy = cupy
         self.index = index
+        self.operands = operands
         self.hip: bool = cupy.cuda.runtime.is_hip
         self._device = cupy.cuda.Device(index)
         self._device.use()
@@ -171,7 +174,7 @@ class CupyDevice:
         self.multiprocessors: int = found["multiProcessorCount"]
         self.shared_limit: int = found["sharedMemPerBlockOptin"] if not self.hip else 65536
         compiler = "hiprtc" if self.hip else "nvrtc " + ".".join(map(str, cupy.cuda.nvrtc.getVersion()))
-        self.fingerprint = f"{found['name'].decode()} {self.arch} {compiler}"
+        self.fingerprint = f"{found['name'].decode()} {self.arch} {compiler}{operands.of_fingerprint}"
         self.options: tuple[str, ...] = ()
         """Of the compiler, beside those that each kernel has."""
         self._modules: dict[str, Any] = {}
@@ -182,7 +185,7 @@ class CupyDevice:
             return int(self.cupy.cuda.runtime.memGetInfo()[0])
 
     def kernel(self, source: str, name: str, defines: Defines | None = None) -> CupyKernel:
-        wanted = defines or {}
+        wanted = {**(defines or {}), **self.operands.defines}
         asked = source, name, tuple(sorted(wanted.items()))
         found = self._kernels.get(asked)
         if found is None:

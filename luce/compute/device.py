@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from luce.compute.kernel_sources import Defines
+from luce.compute.operands import Operands
 
 __all__ = ["SCALARS", "Array", "Device", "Event", "Graph", "Kernel", "Stream"]
 
@@ -96,6 +97,10 @@ class Device(Protocol):
     @property
     def fingerprint(self) -> str:
         """Model and compiler: equal fingerprints give equal bits."""
+
+    @property
+    def operands(self) -> Operands:
+        """What weight products multiply; all kernels are compiled for it."""
 
     @property
     def multiprocessors(self) -> int: ...

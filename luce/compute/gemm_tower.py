@@ -13,7 +13,6 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from luce.compute.bf16 import round_bf16
 from luce.compute.device import Array, Device
 from luce.compute.gemm_prefill import prefill_rows
 
@@ -47,7 +46,7 @@ class TowerEpilogue(enum.Enum):
     ADD = 1
     """y = y + v, the sum rounded once."""
     GELU = 2
-    """bf16 activations of gelu(v), tanh form, in the layout of x, without sums of 32."""
+    """Activations of gelu(v), tanh form, in the layout of x, without sums of 32."""
     GELU_ERF = 3
     """The same of the exact gelu."""
     HEADS = 4
@@ -67,7 +66,7 @@ def tower_matrix_bytes(rows: int, depth: int) -> int:
 
 @attrs.frozen(eq=False)
 class TowerMatrix:
-    """A bf16 matrix [rows, depth] and its bias on a device, in the layout of activations."""
+    """A matrix [rows, depth] of operands and its bias on a device, in the layout of activations."""
 
     rows: int
     depth: int
@@ -81,7 +80,7 @@ class TowerMatrix:
         rows, depth = values.shape
         height, width = _padded(rows, depth)
         bits = np.zeros((height, width), np.uint16)
-        bits[:rows, :depth] = round_bf16(np.ascontiguousarray(values, np.float32))
+        bits[:rows, :depth] = device.operands.hold_weights(np.ascontiguousarray(values, np.float32))
         order = bits.reshape(height // 8, 8, width // _STEP, 8, 8).transpose(2, 0, 3, 1, 4)
         return cls(
             rows,

@@ -22,6 +22,7 @@ from luce.compute.device import SCALARS
 from luce.compute.fenced_memory import aligned, strays_of
 from luce.compute.host_build import built_module
 from luce.compute.kernel_sources import Defines
+from luce.compute.operands import Operands
 from luce.errors import DeviceError
 from luce.paused_collector import paused_collector
 
@@ -117,14 +118,23 @@ class HostDevice:
         threads: run a block's threads as threads of the system (for the sanitizers) and not as fibers.
         options: further compiler options, say ``("-fsanitize=thread",)``.
         poison: fresh memory of :meth:`empty` holds NaN patterns.
+        operands: of weight products.
     """
 
     arch: str = "host"
-    fingerprint = "host build of the kernels"
     multiprocessors = 4
     shared_limit: int = 232448
 
-    def __init__(self, *, threads: bool = False, options: tuple[str, ...] = (), poison: bool = True) -> None:
+    def __init__(
+        self,
+        *,
+        threads: bool = False,
+        options: tuple[str, ...] = (),
+        poison: bool = True,
+        operands: Operands = Operands.BF16,
+    ) -> None:
+        self.operands = operands
+        self.fingerprint = f"host build of the kernels{operands.of_fingerprint}"
         self._options = (*(("-DLUCE_HOST_THREADS", "-pthread") if threads else ()), *options)
         self._poison = poison
         self._modules: dict[Path, ctypes.CDLL] = {}
@@ -139,7 +149,7 @@ class HostDevice:
         return 1 << 34
 
     def kernel(self, source: str, name: str, defines: Defines | None = None) -> HostKernel:
-        path = built_module(source, defines or {}, self._options)
+        path = built_module(source, {**(defines or {}), **self.operands.defines}, self._options)
         module = self._modules.get(path)
         if module is None:
             module = self._modules[path] = ctypes.CDLL(str(path))

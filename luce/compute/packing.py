@@ -13,6 +13,7 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
+from luce.compute.operands import Operands
 from luce.compute.weight_fields import FORMATS, Fields, read_blocks
 
 __all__ = [
@@ -55,7 +56,10 @@ class PackedWeights:
 
 
 def stored_format(name: str) -> str:
-    """The format of :data:`RECORD_BYTES` in which a device holds a matrix of a file's format."""
+    """The format of :data:`RECORD_BYTES` in which a device holds a matrix of a file's format.
+
+    BF16 says operands, of either kind (:class:`luce.compute.operands.Operands`).
+    """
     return name if name in FORMATS else "BF16"
 
 
@@ -71,19 +75,19 @@ def interleave(gate: U8, up: U8) -> U8:
     return np.stack([gate.reshape(-1, 8, size), up.reshape(-1, 8, size)], axis=1).reshape(2 * rows, size)
 
 
-def pack(name: str, raw: U8, depth: int) -> PackedWeights:
+def pack(name: str, raw: U8, depth: int, operands: Operands = Operands.BF16) -> PackedWeights:
     """Pack a whole matrix, [N, bytes of a row] of a file's format."""
     records = np.empty(packed_shape(name, len(raw), depth), np.uint8)
-    for first, part in pack_rows(name, raw, depth):
+    for first, part in pack_rows(name, raw, depth, operands):
         records[first : first + len(part)] = part
     return PackedWeights(stored_format(name), len(raw), depth, records)
 
 
-def pack_rows(name: str, raw: U8, depth: int) -> Iterator[tuple[int, U8]]:
+def pack_rows(name: str, raw: U8, depth: int, operands: Operands = Operands.BF16) -> Iterator[tuple[int, U8]]:
     """As :func:`pack`, in pieces: the first row-block of each and its records."""
     step = max(ROW_BLOCK, _CHUNK_WEIGHTS // max(depth, 1) // ROW_BLOCK * ROW_BLOCK)
     for first in range(0, len(raw), step):
-        fields = _padded(read_blocks(name, raw[first : first + step], depth))
+        fields = _padded(read_blocks(name, raw[first : first + step], depth, operands))
         yield first // ROW_BLOCK, _WRITERS[fields.format](fields)
 
 

@@ -1,6 +1,6 @@
 """Weights of a file's format taken apart: the whole numbers, scales and minima that its blocks hold, and their values.
 
-The values are those of the weight-GEMM tree (kernels/README.md): each weight one bf16 number, rounded once, times a
+The values are those of the weight-GEMM tree (kernels/README.md): each weight one operand, rounded once, times a
 float32 scale per 256 of a row in the K formats and IQ4_XS.
 """
 
@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from gguf import quants
 
-from luce.compute.bf16 import round_bf16, widen_bf16
+from luce.compute.operands import Operands
 from luce.weights import formats
 
 __all__ = ["FLAT", "FORMATS", "SCALED", "Fields", "read_blocks", "tree_values"]
@@ -23,11 +23,11 @@ U8 = npt.NDArray[np.uint8]
 F32 = npt.NDArray[np.float32]
 
 FLAT = ("BF16", "Q8_0", "Q4_0")
-"""One scale or none per 32 weights, taken into the bf16 weight."""
+"""One scale or none per 32 weights, taken into the operand. BF16 stands for operands, whatever they are."""
 SCALED = ("Q4_K", "Q5_K", "Q6_K", "IQ4_XS")
-"""A bf16 weight is the sub-block's whole scale times the whole number; the super-block's scale stays outside."""
+"""An operand is the sub-block's whole scale times the whole number; the super-block's scale stays outside."""
 FORMATS = (*FLAT, *SCALED)
-"""Formats in which a device holds matrices. F16 and F32 become BF16, as other block formats do."""
+"""Formats in which a device holds matrices. F16 and F32 become operands (BF16), as other block formats do."""
 
 IQ4_VALUES = np.array(quants.IQ4_NL.kvalues, np.int8)
 
@@ -36,8 +36,8 @@ IQ4_VALUES = np.array(quants.IQ4_NL.kvalues, np.int8)
 class Fields:
     """N rows of K weights (a multiple of 32; of 256 for the scaled formats). What a format lacks is None.
 
-    ``codes`` [N, K]: bf16 bits (BF16), else the number as the file stores it, uint8: Q8_0 plus 128, Q4_0 0 … 15 for
-    -8 … 7, Q6_K 0 … 63 for -32 … 31, IQ4_XS the index into its table.
+    ``codes`` [N, K]: bits of operands (BF16), else the number as the file stores it, uint8: Q8_0 plus 128, Q4_0 0 … 15
+    for -8 … 7, Q6_K 0 … 63 for -32 … 31, IQ4_XS the index into its table.
     ``d``, ``dmin``: f16 bits [N, K / 32] (Q8_0, Q4_0) or [N, K / 256].
     ``scales``, ``minima``: uint8 [N, K / 32] (Q6_K: [N, K / 16], plus 128; IQ4_XS: plus 32).
     """
@@ -50,7 +50,7 @@ class Fields:
     minima: U8 | None = None
 
 
-def read_blocks(name: str, raw: U8, depth: int) -> Fields:
+def read_blocks(name: str, raw: U8, depth: int, operands: Operands = Operands.BF16) -> Fields:
     """Take rows apart.
 
     Args:
@@ -59,11 +59,11 @@ def read_blocks(name: str, raw: U8, depth: int) -> Fields:
         depth: K.
     """
     rows = len(raw)
-    if name == "BF16":
+    if name == "BF16" and operands is Operands.BF16:
         return Fields("BF16", raw.reshape(rows, -1).view(np.uint16).reshape(rows, depth))
-    if name not in FORMATS:
+    if name == "BF16" or name not in FORMATS:
         values = formats.decode(name, raw.reshape(-1), (rows, depth))
-        return Fields("BF16", round_bf16(values))
+        return Fields("BF16", operands.hold_weights(values))
     size = formats.num_bytes(name, (formats.block_size(name),))
     blocks = raw.reshape(rows, -1, size)
     codes, d = _READERS[name](blocks), blocks[:, :, _D[name] : _D[name] + 2]
@@ -129,23 +129,23 @@ def _scales(name: str, blocks: U8) -> tuple[U8 | None, U8 | None]:
     return None, None
 
 
-def tree_values(fields: Fields) -> tuple[F32, F32, F32]:
+def tree_values(fields: Fields, operands: Operands = Operands.BF16) -> tuple[F32, F32, F32]:
     """The numbers that enter the tree.
 
     Returns:
-        w [N, K], bf16 numbers in float32; d [N, K / 256] that multiplies each 256 of them (ones for flat formats); the
-        minima [N, K / 32] that multiply the sums of 32 activations, bf16 numbers (zeros where there are none).
+        w [N, K], operands in float32; d [N, K / 256] that multiplies each 256 of them (ones for flat formats); the
+        minima [N, K / 32] that multiply the sums of 32 activations, operands (zeros where there are none).
     """
     rows, depth = fields.codes.shape
     ones, zeros = np.ones((rows, -(-depth // 256)), np.float32), np.zeros((rows, depth // 32), np.float32)
     if fields.format == "BF16":
-        return widen_bf16(fields.codes), ones, zeros
+        return operands.widen(fields.codes) / operands.unit, ones, zeros
     assert fields.d is not None
     d = fields.d.view(np.float16).astype(np.float32)
     if fields.format in FLAT:
         middle = 128 if fields.format == "Q8_0" else 8
         w = np.repeat(d, 32, axis=1) * (fields.codes.astype(np.float32) - np.float32(middle))
-        return widen_bf16(round_bf16(w)), ones, zeros
+        return operands.widen(operands.hold_weights(w)) / operands.unit, ones, zeros
     assert fields.scales is not None
     scales = fields.scales.astype(np.float32)
     codes = fields.codes.astype(np.float32)
@@ -156,5 +156,6 @@ def tree_values(fields: Fields) -> tuple[F32, F32, F32]:
     w = np.repeat(scales, depth // scales.shape[1], axis=1) * codes
     if fields.minima is not None and fields.dmin is not None:
         dmin = fields.dmin.view(np.float16).astype(np.float32)
-        zeros = widen_bf16(round_bf16(-np.repeat(dmin, 8, axis=1) * fields.minima))
-    return widen_bf16(round_bf16(w)), d, zeros
+        least = -np.repeat(dmin, 8, axis=1) * fields.minima
+        zeros = operands.widen(operands.hold_weights(least)) / operands.unit
+    return operands.widen(operands.round(w)), d, zeros

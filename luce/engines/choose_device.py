@@ -7,6 +7,7 @@ import re
 from typing import cast
 
 from luce.compute.device import Device
+from luce.compute.operands import Operands
 from luce.errors import ConfigError
 
 __all__ = ["AUTO", "CPU", "choose_device", "gpu_number"]
@@ -23,34 +24,43 @@ def gpu_number(wanted: str) -> int | None:
     return None if match is None else int(match[2] or 0)
 
 
-def choose_device(wanted: str, flag: str = "--device") -> Device | None:
+def choose_device(wanted: str, flag: str = "--device", operands: Operands | None = None) -> Device | None:
     """The device that ``wanted`` names; None: the CPU.
 
     Args:
         wanted: ``cpu``; ``cuda``, ``cuda:N`` or ``hip:N``, the GPU of that number; ``auto``, the first GPU where CuPy
             finds one, else the CPU.
         flag: that it comes from.
+        operands: that its weight products take; None: bf16.
 
     Raises:
-        ConfigError: it is none of these, CuPy is not installed (says what to install), or there is no such GPU.
+        ConfigError: it is none of these, CuPy is not installed (says what to install), there is no such GPU, or it is
+            the CPU and ``operands`` are given.
     """
     if wanted == CPU:
+        _check_cpu(operands)
         return None
     from luce.compute.cupy_device import open_device
 
     if wanted == AUTO:
         try:
-            found = open_device(0)
+            found = open_device(0, operands=operands or Operands.BF16)
         except ConfigError as error:
             log.debug("no GPU: %s", error)
+            _check_cpu(operands)
             return None
         log.info("running on %s", found.fingerprint)
         return cast(Device, found)
     match = _GPU.fullmatch(wanted)
     if match is None:
         raise ConfigError(f"{wanted!r} is no device; use cpu, cuda:N, hip:N or auto", flag=flag)
-    device = open_device(int(match[2] or 0), flag)
+    device = open_device(int(match[2] or 0), flag, operands or Operands.BF16)
     if device.hip != (match[1] == "hip"):
         have = "ROCm" if device.hip else "CUDA"
         raise ConfigError(f"CuPy is installed for {have}, and {wanted} was asked for", flag=flag)
     return cast(Device, device)
+
+
+def _check_cpu(operands: Operands | None) -> None:
+    if operands is not None:
+        raise ConfigError("is for a GPU; the CPU multiplies float32, leave it away", flag="--operands")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import attrs
 
 from luce.compute.device import Device
+from luce.compute.operands import Operands
 from luce.compute.room import room_bytes
 from luce.engines.choose_device import AUTO, CPU, choose_device, gpu_number
 from luce.engines.qwen35.config import VisionConfig
@@ -40,12 +41,15 @@ def vision_bytes(config: VisionConfig, patches: int) -> int:
     return room_bytes(spec.nbytes for spec in specs)
 
 
-def choose_encoder(wanted: str | None, text: str, vision: VisionConfig | None) -> Encoder | None:
+def choose_encoder(
+    wanted: str | None, text: str, vision: VisionConfig | None, operands: Operands | None = None
+) -> Encoder | None:
     """The encoder that ``wanted`` names; None: pictures are encoded beside the text model.
 
     Args:
         wanted: ``cpu``; ``cuda:N`` or ``hip:N``; None, or the GPU of the text model: beside that.
         text: where the text model runs, as :func:`choose_device` takes it.
+        operands: of weight products.
 
     Raises:
         ConfigError: it is none of these, it cannot encode, the text model is on the CPU, or takes no pictures.
@@ -66,7 +70,7 @@ def choose_encoder(wanted: str | None, text: str, vision: VisionConfig | None) -
         )
     if number == gpu_number(text):
         return None
-    device = choose_device(wanted, FLAG)
+    device = choose_device(wanted, FLAG, operands)
     assert device is not None
     if not encodes_pictures(device):
         raise ConfigError(

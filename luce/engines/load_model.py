@@ -13,6 +13,7 @@ from pathlib import Path
 import attrs
 
 from luce.compute.host_memory import available_bytes
+from luce.compute.operands import Operands
 from luce.constraints.constrainer import Constrainer
 from luce.engines.choose_device import CPU
 from luce.engines.loaded import LoadedModel
@@ -82,6 +83,8 @@ class LoadOptions:
     """Of a picture; None: :data:`luce.vision.decode.MAX_PIXELS`, or what a quarter of the free memory decodes."""
     device: str = CPU
     """As :func:`luce.engines.choose_device.choose_device` takes it."""
+    operands: Operands | None = None
+    """Of a GPU's weight products; None: bf16."""
     encoder_device: str | None = None
     """As :func:`luce.engines.encoder_device.choose_encoder` takes it."""
     decoding_workers: int = 0
@@ -170,7 +173,9 @@ def open_model(
             flag="--blocks",
         )
     file_bytes = check_tensors(files, config)
-    on_device = place(files, config, memory, options.device, options.max_memory, options.encoder_device)
+    on_device = place(
+        files, config, memory, options.device, options.max_memory, options.encoder_device, options.operands
+    )
     if on_device is not None:
         memory = attrs.evolve(memory, num_blocks=on_device.plan.sizes.num_blocks)
     limits = _decode_limits(options, config, memory)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import attrs
 
 from luce.compute.device import Device
+from luce.compute.operands import Operands
 from luce.engines.choose_device import choose_device
 from luce.engines.encoder_device import (
     FLAG,
@@ -55,18 +56,22 @@ def place(
     wanted: str,
     max_memory: int | None,
     encoder: str | None = None,
+    operands: Operands | None = None,
 ) -> OnDevice | None:
     """Where the text model of ``files`` runs, and what fits there; None: the CPU.
 
     Args:
         wanted: as :func:`luce.engines.choose_device.choose_device` takes it.
         encoder: as :func:`luce.engines.encoder_device.choose_encoder` takes it.
+        operands: of weight products.
 
     Raises:
         ConfigError: there is no such device, or too little room on it.
     """
-    apart = choose_encoder(encoder, wanted, config.vision)  # first: this thread works on the one opened last
-    device = choose_device(wanted)
+    apart = choose_encoder(
+        encoder, wanted, config.vision, operands
+    )  # first: this thread works on the one opened last
+    device = choose_device(wanted, operands=operands)
     if device is None:
         if apart is not None and apart.device is not None:
             raise ConfigError(f"there is no GPU for the text model beside {apart.name}", flag=FLAG)

@@ -45,7 +45,9 @@ def open_synthetic(
         ConfigError: a flag does not fit the model or the machine.
         ModelFileError: this copy of luce came without the bundled model.
     """
-    plain = attrs.evolve(options, context=None, num_blocks=None, device=CPU, encoder_device=None)
+    plain = attrs.evolve(
+        options, context=None, num_blocks=None, device=CPU, encoder_device=None, operands=None
+    )
     demo = open_model(demo_model(), plain, fitting=False)
     config, files = demo.config, demo.files
     if shape != DEMO_SHAPE:
@@ -57,7 +59,7 @@ def open_synthetic(
         num_blocks=options.num_blocks,
         largest_picture=Preprocessor(files.preprocessor).most_patches if files.preprocessor else None,
     )
-    on_device, device = None, choose_device(options.device)
+    on_device, device = None, choose_device(options.device, operands=options.operands)
     if device is not None:
         found = plan_on_device(
             device, config, synthetic_device_weights(config, form), memory, options.max_memory

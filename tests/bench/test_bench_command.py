@@ -111,7 +111,7 @@ def test_what_does_not_fit_onto_a_gpu_is_refused_in_advance(
     """Blocks for every sequence at its longest count, not for one alone; flags are those of this command."""
     for where in ("luce.cli.bench", "luce.engines.synthetic_model"):
         monkeypatch.setattr(
-            f"{where}.choose_device", lambda wanted: None if wanted == "cpu" else HostDevice()
+            f"{where}.choose_device", lambda wanted, operands=None: None if wanted == "cpu" else HostDevice()
         )
     sizes = ("--rows", "64", "--contexts", "32768", "--only", "decode")
     assert run("--synthetic", "qwen3.5-0.8b", "--device", "cuda:0", *sizes) == 2

@@ -201,6 +201,70 @@ async def test_keys_states_themes_and_small_screens() -> None:
             assert said is not None and all(one.startswith(faults) for one in said), error
 
 
+SEEN_SIZES = """() => {
+  const svg = document.querySelector("#chart svg"), panel = document.getElementById("chart").getBoundingClientRect();
+  const shown = [...svg.querySelectorAll("text")].map((text) => {
+    const box = text.getBoundingClientRect(), scale = text.getScreenCTM().a;
+    const inside = box.left < panel.right && box.right > panel.left && box.top < panel.bottom && box.bottom > panel.top;
+    return {pixels: parseFloat(getComputedStyle(text).fontSize) * scale, height: box.height, inside};
+  });
+  const some = shown.filter((one) => one.inside);
+  return [Math.min(...shown.map((one) => one.pixels)), Math.min(...shown.map((one) => one.height)), some.length];
+}"""
+"""Of the labels of the chart that is shown: the smallest text and its box in pixels, and how many are to be seen."""
+START_SEEN = """(name) => {
+  const panel = document.getElementById("chart").getBoundingClientRect();
+  const titles = [...document.querySelectorAll("#chart svg .node > title")];
+  const dot = titles.find((title) => title.textContent === `initial of ${name}`).parentNode.getBoundingClientRect();
+  return panel.left <= dot.left && dot.right <= panel.right && panel.top <= dot.top && dot.bottom <= panel.bottom;
+}"""
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("viewport", [{"width": 1400, "height": 950}, {"width": 420, "height": 800}])
+async def test_labels_of_charts_are_legible_at_first_sight(viewport: dict[str, int]) -> None:
+    """Those of the largest chart are not where all of it is shown; then buttons and keys lead back."""
+
+    def look(address: str) -> None:
+        with watched_page(address, viewport=viewport) as page:
+            page.locator("#status", has_text="live").wait_for()
+
+            def sizes() -> tuple[float, float, int]:
+                until(page, "luce.charts.placed && luce.charts.scale !== null")
+                pixels, height, inside = page.evaluate(SEEN_SIZES)
+                return pixels, height, inside
+
+            names = page.evaluate("[...luce.store.charts.keys()]")
+            assert "request" in names
+            for name in names:
+                page.get_by_role("tab", name=name, exact=True).click()
+                pixels, height, inside = sizes()
+                assert pixels > 10.9 and height >= 10 and inside > 2, (name, pixels, height, inside)
+                assert page.evaluate(START_SEEN, name), name
+            page.get_by_role("tab", name="request", exact=True).click()
+            shot(page, f"legible-{viewport['width']}")
+            every = page.evaluate("document.querySelectorAll('#chart svg text').length")
+            page.get_by_role("button", name="Whole", exact=True).click()
+            pixels, _, inside = sizes()
+            assert pixels < 5 and inside == every, "all of it, too small to be read"
+            page.get_by_role("button", name="Larger chart").click()
+            assert pixels * 1.3 < sizes()[0] < 5.5, "somebody's choice"
+            page.set_viewport_size({**viewport, "height": viewport["height"] - 100})
+            page.wait_for_timeout(200)
+            assert sizes()[0] < 5.5, "which lasts"
+            page.locator("#chart").focus()
+            page.keyboard.press("1")
+            assert sizes()[0] > 10.9 and page.evaluate(START_SEEN, "request")
+            page.set_viewport_size(viewport)
+            page.wait_for_timeout(200)
+            assert 10.9 < sizes()[0] < 11.2 and page.evaluate(START_SEEN, "request"), (
+                "in a panel of another size"
+            )
+
+    async with live(FakeEngine()) as server:
+        await drive(look, server.server.port)
+
+
 SAME_DRAWN_ANEW = """() => {
   const draw = () => {
     luce.timeline.seen = null;

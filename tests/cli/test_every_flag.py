@@ -52,8 +52,9 @@ def sample(one: Argument) -> Any:
     kind = kinds[0]
     if get_origin(one.hint) is tuple:
         return [f"/tmp/{name}" if kind is Path else name for name in ("one", "two")]
-    if get_origin(one.hint) is Literal:
-        return get_args(one.hint)[-1]
+    for hint in (one.hint, kind):
+        if get_origin(hint) is Literal:
+            return get_args(hint)[-1]
     if kind is bool:
         return True
     if kind is Path:

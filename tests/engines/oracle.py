@@ -86,6 +86,11 @@ def f16(_place: str, x: F64) -> F64:
     return x.astype(np.float16).astype(np.float64)
 
 
+def of_products(place: str, x: F64) -> F64:
+    """A device with operands of f16: bf16 in attention and for DeltaNet's keys and queries, f16 elsewhere."""
+    return bf16(place, x) if place in ("delta_qk", "qkv", "p") else f16(place, x)
+
+
 def only(places: Collection[str], narrow: Narrow = bf16) -> Narrow:
     """``narrow`` at these of PLACES."""
     unknown = set(places) - set(PLACES)

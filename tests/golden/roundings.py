@@ -7,8 +7,7 @@ From the repository root (minutes)::
 Every line rounds at some places and says of all positions the largest error of a position's logits as a part of their
 root mean square: the largest of them, their mean, their 99th percentile, and how many are over 0.03, the goal. The
 weights of the text model are those of the bundled files (Q8_0, which a device rounds to bfloat16 as well) or these
-rounded to bfloat16, as a checkpoint holds them. f16 in the place of bfloat16, of the weights as well, is what the
-kernels do not do.
+rounded to bfloat16, as a checkpoint holds them. f16 everywhere is what kernels do not do.
 """
 
 from __future__ import annotations
@@ -28,12 +27,11 @@ from luce.engines.load_model import LoadOptions, OpenedModel, demo_model, open_m
 from luce.engines.qwen35.loading import load_weights
 from luce.engines.qwen35.weights import Qwen35Weights
 from tests.engines.device.harness import bf16_text, rounded_text
-from tests.engines.oracle import PLACES, Narrow, bf16, exact, f16, only, run_request, run_vision
+from tests.engines.oracle import PLACES, Narrow, bf16, exact, f16, of_products, only, run_request, run_vision
 
 F64 = npt.NDArray[np.float64]
 LONGEST = 700
 GOAL = 0.03
-PRODUCTS = [place for place in PLACES if place not in ("delta_qk", "qkv", "p")]
 
 
 @attrs.frozen(eq=False)
@@ -91,16 +89,12 @@ def settings(weights: Qwen35Weights, form: str) -> Iterator[tuple[str, Narrow, Q
             yield f"all but {what}", only(set(PLACES) - {place}), served
     for places in (["delta_out", "head"], ["delta_in", "delta_out", "attention_in", "head"]):
         yield f"all but these: {', '.join(places)}", only(set(PLACES) - set(places)), served
-    yield "f16 for inputs of products with weights", mixed, half
+    yield "f16 for inputs of products with weights, as a device with --operands f16", of_products, half
     yield "f16 everywhere", f16, half
 
 
 def half_precision(matrix: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
     return matrix.astype(np.float16).astype(np.float32)
-
-
-def mixed(place: str, x: F64) -> F64:
-    return f16(place, x) if place in PRODUCTS else bf16(place, x)
 
 
 def main() -> None:

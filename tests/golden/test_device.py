@@ -16,11 +16,12 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from luce.compute.operands import Operands
 from luce.engines.qwen35.device.engine import DeviceEngine
 from luce.engines.seam import SlotSpec
-from tests.engines.device.harness import new_device_engine
+from tests.engines.device.harness import device_of_tests, new_device_engine
 from tests.engines.harness import Driver, same_bits, text_spec
-from tests.engines.oracle import bf16, run_request
+from tests.engines.oracle import bf16, of_products, run_request
 from tests.golden.files import NAMES, Golden, golden, reference_in_bf16
 from tests.golden.test_qwen35 import spec_with_images
 
@@ -31,7 +32,7 @@ FARTHER = 1.15
 TOGETHER = 0.75
 """Of that distance, what may lie between device and rounded oracle."""
 
-NEARER = 0.8
+NEARER = {Operands.BF16: 0.8, Operands.F16: 0.4}
 """Times as far as the reference in bfloat16 is from its own float32, on average over the positions."""
 
 ON_HOST = ("r2", "real-heads-r3")
@@ -46,9 +47,15 @@ def case(request: pytest.FixtureRequest) -> Golden:
     return golden(request.param)
 
 
+@pytest.fixture(scope="module", params=list(Operands))
+def operands(request: pytest.FixtureRequest) -> Operands:
+    found: Operands = request.param
+    return found
+
+
 @pytest.fixture(scope="module")
-def engine(case: Golden) -> Iterator[DeviceEngine]:
-    engine = new_device_engine(case.config, case.weights)
+def engine(case: Golden, operands: Operands) -> Iterator[DeviceEngine]:
+    engine = new_device_engine(case.config, case.weights, device=device_of_tests(operands))
     yield engine
     engine.shutdown()
 
@@ -59,19 +66,20 @@ def differences(logits: npt.NDArray[np.floating], right: npt.NDArray[np.floating
     return found
 
 
-def rounded(case: Golden, spec: SlotSpec) -> F64:
+def rounded(case: Golden, spec: SlotSpec, operands: Operands) -> F64:
     """The oracle's logits with a device's rounding."""
     spans = [(span.start, spec.image_rows[span.image]) for span in spec.spans]
     grids = case.grids if spans else ()
-    return run_request(case.config, case.weights, spec.token_ids.tolist(), grids, spans, bf16).logits
+    narrow = of_products if operands is Operands.F16 else bf16
+    return run_request(case.config, case.weights, spec.token_ids.tolist(), grids, spans, narrow).logits
 
 
 @pytest.mark.parametrize("pictures", [False, True], ids=["text", "pictures"])
-def test_logits(case: Golden, engine: DeviceEngine, pictures: bool) -> None:
+def test_logits(case: Golden, engine: DeviceEngine, operands: Operands, pictures: bool) -> None:
     results = case.image if pictures else case.text
     spec = spec_with_images(case, engine) if pictures else text_spec(results["input_ids"].tolist())
     mine = engine.forward_all(spec)[0]
-    oracle = rounded(case, spec)
+    oracle = rounded(case, spec, operands)
     away, alike = (differences(logits, results["logits"]) for logits in (mine, oracle))
     apart = differences(mine, oracle)
     print(
@@ -79,7 +87,10 @@ def test_logits(case: Golden, engine: DeviceEngine, pictures: bool) -> None:
         f"{alike.mean():.4f}; between them {apart.max():.4f}, {apart.mean():.4f}"
     )
     assert away.mean() < FARTHER * alike.mean()
-    assert away.mean() < NEARER * reference_in_bf16()[f"{case.name}/{'image' if pictures else 'text'}"][1]
+    assert (
+        away.mean()
+        < NEARER[operands] * reference_in_bf16()[f"{case.name}/{'image' if pictures else 'text'}"][1]
+    )
     assert apart.mean() < TOGETHER * away.mean()
 
 
@@ -97,7 +108,7 @@ def test_a_bit_less_is_too_far() -> None:
         differences(run_request(case.config, case.weights, ids, narrow=narrow).logits, right).mean()
         for narrow in (bf16, short)
     ]
-    assert found[0] < NEARER * theirs < found[1]
+    assert found[0] < NEARER[Operands.BF16] * theirs < found[1]
 
 
 @pytest.mark.parametrize("chunk", [64, 7])

@@ -173,7 +173,7 @@ class Layer:
             self.kernels.step(batch, height, inputs, q, self.kv, self.scratch, y, out_rows)
         else:
             self.kernels.chunks(batch, len(tiles) + pad, inputs, q, self.kv, y, out_rows, kind)
-        values, _, _ = unpack(device.numpy(y), out_rows, depth, kind)
+        values, _, _ = unpack(device.numpy(y), out_rows, depth, kind, operands=device.operands)
         assert np.isnan(values[total:]).all(), "rows past the count are left alone"
         at = np.cumsum([0, *(run.count for run in runs)])
         return [values[at[i] : at[i + 1]] for i in range(len(runs))]

@@ -161,7 +161,10 @@ class Mixer:
             self.launcher.step(parts, len(x), at, self.constants, self.state)
         else:
             self.launcher.chunk(parts, total, len(pieces), at, self.constants, self.state)
-        values, high, low = (part[:total] for part in unpack(self.device.numpy(out), len(x), depth, tile))
+        values, high, low = (
+            part[:total]
+            for part in unpack(self.device.numpy(out), len(x), depth, tile, operands=self.device.operands)
+        )
         sums = np.zeros((total, high.shape[1], 32), np.float32)
         sums.reshape(total, -1)[:, :depth] = values
         finite = np.isfinite(values).all(-1)

@@ -7,6 +7,7 @@ import pytest
 
 from luce.compute import activations
 from luce.compute.device import Device
+from luce.compute.operands import Operands
 
 
 def rows_of(rows: int, depth: int) -> np.ndarray:
@@ -14,31 +15,34 @@ def rows_of(rows: int, depth: int) -> np.ndarray:
     return (rng.standard_normal((rows, depth)) * 2.0 ** rng.integers(-8, 9, (rows, depth))).astype(np.float32)
 
 
+@pytest.mark.parametrize("operands", list(Operands))
 @pytest.mark.parametrize("tile", [0, 8, 64])
 @pytest.mark.parametrize("rows", [1, 3, 16, 33])
-def test_unpack_undoes_pack(rows: int, tile: int) -> None:
+def test_unpack_undoes_pack(rows: int, tile: int, operands: Operands) -> None:
     x = rows_of(rows, 520)
-    packed = activations.pack(x, tile, fill=0x7FC0)
+    packed = activations.pack(x, tile, fill=0x7FC0, operands=operands)
     assert len(packed) == activations.num_values(rows, 520, tile)
-    values, hi, lo = activations.unpack(packed, rows, 520, tile)
-    assert np.max(np.abs(values - x) / np.abs(x)) <= 2**-8
+    values, hi, lo = activations.unpack(packed, rows, 520, tile, operands=operands)
+    least = (
+        2**-21 if operands is Operands.F16 else 0
+    )  # half of the last place of a subnormal number, times 16
+    assert np.max((np.abs(values - x) - least) / np.abs(x)) <= (2**-11 if operands is Operands.F16 else 2**-8)
     padded = np.zeros((rows, 768))
     padded[:, :520] = values
     sums = padded.reshape(rows, 24, 32).sum(2)
     assert np.max(np.abs(hi + lo.astype(np.float64) - sums)) <= 2**-15 * np.max(np.abs(sums))
 
 
-def test_the_step_layout_is_the_order_of_the_matrix_instruction() -> None:
+@pytest.mark.parametrize("operands", list(Operands))
+def test_the_step_layout_is_the_order_of_the_matrix_instruction(operands: Operands) -> None:
     x = np.arange(256, dtype=np.float32).reshape(1, 256)
-    values, _, _ = activations.unpack(activations.pack(x, 0), 1, 256, 0)
+    values, _, _ = activations.unpack(activations.pack(x, 0, operands=operands), 1, 256, 0, operands=operands)
     np.testing.assert_array_equal(values, x)
-    words = activations.pack(x, 0)[:256].reshape(8, 4, 2, 2, 2)
+    words = activations.pack(x, 0, operands=operands)[:256].reshape(8, 4, 2, 2, 2)
     for t in range(4):  # a lane's 16 bytes: b0, b1 of step 0, then of step 1
         k = [2 * t, 2 * t + 1, 2 * t + 8, 2 * t + 9]
         wanted = np.array([*k, *(16 + i for i in k)], np.float32)
-        np.testing.assert_array_equal(
-            (words[0, t].reshape(-1).astype(np.uint32) << 16).view(np.float32), wanted
-        )
+        np.testing.assert_array_equal(operands.widen(words[0, t].reshape(-1)) * operands.unit, wanted)
 
 
 @pytest.mark.parametrize("width", [1, 2, 4, 8, 16, 32])
@@ -53,10 +57,12 @@ def test_producers_write_the_layout(device: Device, width: int, rows: int, tile:
         64,
         [device.array(x), to, np.int32(height), np.int32(tile), np.int32(depth), np.int32(600)],
     )
-    found = activations.unpack(device.numpy(to), rows, 768, tile)
-    wanted = activations.unpack(activations.pack(x, tile), rows, 768, tile)
+    found = activations.unpack(device.numpy(to), rows, 768, tile, operands=device.operands)
+    wanted = activations.unpack(
+        activations.pack(x, tile, operands=device.operands), rows, 768, tile, operands=device.operands
+    )
     for one, other in zip(found, wanted, strict=True):
         np.testing.assert_array_equal(one, other)
-    untouched = activations.unpack(device.numpy(to), height, 768, tile)[0][rows:]
-    marker = np.array([0x12340000], np.uint32).view(np.float32)
+    untouched = activations.unpack(device.numpy(to), height, 768, tile, operands=device.operands)[0][rows:]
+    marker = device.operands.widen(np.array([0x1234], np.uint16)) * device.operands.unit
     np.testing.assert_array_equal(untouched, np.broadcast_to(marker, untouched.shape))

@@ -12,6 +12,7 @@ import pytest
 from luce.compute import kernel_sources
 from luce.compute.device import Device
 from luce.compute.host_device import HostDevice
+from luce.compute.operands import Operands
 from luce.errors import DeviceError
 
 NAMES = (
@@ -30,7 +31,7 @@ NAMES = (
         "fma",
         "div",
     ),
-    *("sqrt", "bf16", "f16", "fma_bf16", "prmt", "and_or"),
+    *("sqrt", "bf16", "f16", "fma_bf16", "to_f16", "second_to_f16", "fma_f16", "prmt", "and_or"),
 )
 
 
@@ -86,6 +87,11 @@ def test_arithmetic_is_exact(device: Device) -> None:
     np.testing.assert_array_equal(found["f16"], halves)
     a, b = round_bf16(x).astype(np.float64), round_bf16(z).astype(np.float64)
     np.testing.assert_array_equal(found["fma_bf16"], round_bf16((a * b + a).astype(np.float32)))
+    with np.errstate(over="ignore"):
+        for name in ("to_f16", "second_to_f16"):
+            np.testing.assert_array_equal(found[name], x.astype(np.float16).astype(np.float32), err_msg=name)
+        a, b = (v.astype(np.float16).astype(np.longdouble) for v in (x, z))
+        np.testing.assert_array_equal(found["fma_f16"], (a * b + a).astype(np.float16).astype(np.float32))
     bytes_ = np.stack([*x.view(np.uint8).reshape(-1, 4).T, *z.view(np.uint8).reshape(-1, 4).T], axis=1)
     np.testing.assert_array_equal(
         found["prmt"].view(np.uint32), np.ascontiguousarray(bytes_[:, [0, 4, 2, 6]]).view(np.uint32)[:, 0]
@@ -121,13 +127,32 @@ def test_a_block_works_together(device: Device, threads: int) -> None:
     np.testing.assert_array_equal(found[2], np.repeat(warps.max(1), 32))
 
 
-def test_matrix_instruction(device: Device) -> None:
+@pytest.mark.parametrize(
+    ("operands", "name"), [(Operands.BF16, "selftest_mma"), (Operands.F16, "selftest_mma_f16")]
+)
+def test_matrix_instruction(device: Device, operands: Operands, name: str) -> None:
     rng = np.random.default_rng(3)
-    a, b = (round_bf16(rng.standard_normal((rows, 16)).astype(np.float32)) for rows in (16, 8))
-    words = [device.array(np.ascontiguousarray(m.view(np.uint16)[:, 1::2]).view(np.uint32)) for m in (a, b)]
+    bits = [operands.round(rng.standard_normal((rows, 16)).astype(np.float32)) for rows in (16, 8)]
     d = device.empty((16, 8), np.float32)
-    device.kernel("selftest.cu", "selftest_mma")((1, 1, 1), 32, [*words, d])
+    device.kernel("selftest.cu", name)((1, 1, 1), 32, [*(device.array(m.view(np.uint32)) for m in bits), d])
+    a, b = map(operands.widen, bits)
     np.testing.assert_allclose(device.numpy(d), a @ b.T, rtol=0, atol=2e-6)
+
+
+def test_subnormal_halves_are_multiplied_as_they_are(device: Device) -> None:
+    """The weights of scaled formats are such numbers (kernels/records.h); and so are small activations."""
+    whole = np.arange(256, dtype=np.uint16).reshape(16, 16) * 8 % 2048
+    right = (np.arange(128).reshape(8, 16) % 37 - 18).astype(np.float16)
+    for a, b, power in (
+        (whole.view(np.float16), right, 2.0**24),
+        (right.repeat(2, 0), whole[:8].view(np.float16), 2.0**24),
+    ):
+        d = device.empty((16, 8), np.float32)
+        words = [device.array(np.ascontiguousarray(m).view(np.uint32)) for m in (a, b)]
+        device.kernel("selftest.cu", "selftest_mma_f16")((1, 1, 1), 32, [*words, d])
+        exactly = a.astype(np.float64) @ b.astype(np.float64).T * power
+        assert (np.abs(a.astype(np.float64)).max() < 2**-13) or (np.abs(b.astype(np.float64)).max() < 2**-13)
+        np.testing.assert_array_equal(device.numpy(d) * power, exactly)
 
 
 def test_matrix_loads(device: Device) -> None:
@@ -210,15 +235,17 @@ def test_wrong_shapes_are_refused(device: Device) -> None:
         device.kernel("missing.cu", "missing")
 
 
-def test_matrix_instructions_by_shuffles(device: Device) -> None:
+@pytest.mark.parametrize("operands", list(Operands))
+def test_matrix_instructions_by_shuffles(device: Device, operands: Operands) -> None:
     """What stands in for them on AMD's, beside the real ones: the same places, and values up to rounding."""
     rng = np.random.default_rng(5)
-    a, b = (round_bf16(rng.standard_normal((rows, 16)).astype(np.float32)) for rows in (16, 8))
+    bits = [operands.round(rng.standard_normal((rows, 16)).astype(np.float32)) for rows in (16, 8)]
+    a, b = map(operands.widen, bits)
     c = rng.standard_normal((16, 8)).astype(np.float32)
-    words = [device.array(np.ascontiguousarray(m.view(np.uint16)[:, 1::2]).view(np.uint32)) for m in (a, b)]
+    words = [device.array(m.view(np.uint32)) for m in bits]
     d = device.empty((2, 16, 8), np.float32)
     device.kernel("selftest_shuffles.cu", "selftest_shuffles_mma")(
-        (1, 1, 1), 32, [*words, device.array(c), d]
+        (1, 1, 1), 32, [*words, device.array(c), d, np.int32(operands is Operands.F16)]
     )
     wanted = c + a.astype(np.float64) @ b.T.astype(np.float64)
     np.testing.assert_allclose(device.numpy(d), np.stack([wanted, wanted]), rtol=1e-5, atol=1e-5)

@@ -88,7 +88,7 @@ def test_rows_have_the_bits_of_the_file(device: Device, name: str) -> None:
 @pytest.mark.parametrize("name", list(packing.RECORD_BYTES))
 def test_rows_of_packed_matrices_have_them_too(device: Device, name: str) -> None:
     raw, values = table_of(name)
-    packed = packing.pack(name, raw, HIDDEN)
+    packed = packing.pack(name, raw, HIDDEN, operands=device.operands)
     history = np.zeros((1, 64), np.int32)
     ids = [*range(0, VOCAB, 3), 16, 31, VOCAB - 1]
     rows = rows_of(*((0, place, token) for place, token in enumerate(ids)), (0, 63, image_source(1)))

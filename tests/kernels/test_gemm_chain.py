@@ -76,7 +76,7 @@ class Layer:
         x[self.valid :], mixed[self.valid :] = np.nan, np.nan
         return {
             "x": device.array(x),
-            "mixed": device.array(activations.pack(mixed, 0)),
+            "mixed": device.array(activations.pack(mixed, 0, operands=device.operands)),
             "middle": device.array(np.full(num_values(rows, self.ffn, 0), 0x7FC0, np.uint16)),
             "inputs": device.array(np.full((rows, self.inputs + 48), -7, np.float32)),
             "gates": device.array(np.full((rows, 128), -7, np.float32)),
@@ -128,7 +128,9 @@ class Layer:
     def result(self, at: dict[str, Any]) -> dict[str, np.ndarray]:
         found = {name: self.device.numpy(array) for name, array in at.items()}
         middle = found.pop("middle")
-        found["middle"] = activations.unpack(middle, self.valid, self.ffn, 0)[0]
+        found["middle"] = activations.unpack(middle, self.valid, self.ffn, 0, operands=self.device.operands)[
+            0
+        ]
         return {name: array[: self.valid] if name != "mixed" else array for name, array in found.items()}
 
     def plan(self, form: ChainForm, grid: int) -> ChainPlan:

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from luce.compute import activations
-from luce.compute.bf16 import widen_bf16
 from luce.compute.device import Device
 from luce.compute.gemm import Epilogue, RowNorm, WeightMatrix, scratch_for
 from luce.compute.gemm_cluster_plan import TABLE_BYTES, ClusterPlan, Form, launch
 from luce.compute.gemm_plan import DecodePlan, plan_decode, shared_bytes
+from luce.compute.operands import Operands
 from luce.compute.packing import interleave
 from luce.compute.weight_fields import FORMATS, read_blocks, tree_values
 from tests.kernels.test_norm import rms
@@ -24,11 +24,16 @@ def rows_of(rows: int, depth: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng([seed, rows, depth]).standard_normal((rows, depth)).astype(np.float32)
 
 
-def exact(name: str, raw: np.ndarray, x: np.ndarray) -> np.ndarray:
+def exact(name: str, raw: np.ndarray, x: np.ndarray, operands: Operands) -> np.ndarray:
     """The products in float64, from the numbers that enter the tree."""
     depth = x.shape[1]
-    w, d, minima = (part.astype(np.float64) for part in tree_values(read_blocks(name, raw, depth)))
-    values, hi, lo = activations.unpack(activations.pack(x, 0), len(x), depth, 0)
+    w, d, minima = (
+        part.astype(np.float64)
+        for part in tree_values(read_blocks(name, raw, depth, operands=operands), operands=operands)
+    )
+    values, hi, lo = activations.unpack(
+        activations.pack(x, 0, operands=operands), len(x), depth, 0, operands=operands
+    )
     full = w * np.repeat(d, 256, axis=1)[:, :depth]
     sums = hi.astype(np.float64) + lo
     return values.astype(np.float64) @ full.T + sums[:, : minima.shape[1]] @ minima.T
@@ -46,13 +51,20 @@ def product(
 ) -> np.ndarray:
     """[len(x), N]; rows of the bucket past len(x) hold ``fill`` (NaN by default)."""
     device = matrix.device
-    more = np.full((bucket, x.shape[1]), widen_bf16(np.array(fill, np.uint16)), np.float32)
+    padding = device.operands.widen(np.array([fill], np.uint16)) * device.operands.unit
+    more = np.full((bucket, x.shape[1]), padding, np.float32)
     more[: len(x)] = x
     y = device.array(np.full((bucket, matrix.rows), -7.0, np.float32) if before is None else before)
     plan = plan or matrix.plan(bucket)
     scratch = scratch_for(device, [plan])
     matrix.decode(
-        device.array(activations.pack(more, 0)), y, bucket, epilogue, scratch, valid=len(x), plan=plan
+        device.array(activations.pack(more, 0, operands=device.operands)),
+        y,
+        bucket,
+        epilogue,
+        scratch,
+        valid=len(x),
+        plan=plan,
     )
     assert not device.numpy(scratch.counts).any()
     found = device.numpy(y)
@@ -70,7 +82,7 @@ def error(found: np.ndarray, wanted: np.ndarray) -> float:
 def test_products_are_right(device: Device, name: str, bucket: int) -> None:
     raw, x = random_rows(name, 44, 1536), rows_of(bucket, 1536)
     matrix = WeightMatrix.load(device, name, raw, 1536)
-    assert error(product(matrix, x, bucket), exact(name, raw, x)) < 1e-5
+    assert error(product(matrix, x, bucket), exact(name, raw, x, device.operands)) < 1e-5
 
 
 @pytest.mark.parametrize("name", ["Q4_K", "Q8_0", "BF16"])
@@ -78,7 +90,7 @@ def test_products_are_right(device: Device, name: str, bucket: int) -> None:
 def test_shapes(device: Device, name: str, rows: int, depth: int) -> None:
     raw, x = random_rows(name, rows, depth), rows_of(3, depth)
     matrix = WeightMatrix.load(device, name, raw, depth)
-    assert error(product(matrix, x, 4), exact(name, raw, x)) < 1e-5
+    assert error(product(matrix, x, 4), exact(name, raw, x, device.operands)) < 1e-5
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -157,7 +169,7 @@ def test_who_does_the_work_changes_no_bit(device: Device, name: str, bucket: int
     raw, x = random_rows(name, rows, depth), rows_of(bucket, depth)
     matrix = WeightMatrix.load(device, name, raw, depth)
     wanted = product(matrix, x, bucket)
-    assert error(wanted, exact(name, raw, x)) < 1e-5
+    assert error(wanted, exact(name, raw, x, device.operands)) < 1e-5
     for plan in [*single_variants(name, bucket, 15, depth), *cluster_variants(name, rows, depth, bucket)]:
         np.testing.assert_array_equal(product(matrix, x, bucket, plan=plan), wanted, err_msg=str(plan))
 
@@ -173,7 +185,7 @@ def test_values_from_a_table_have_the_same_bits(device: Device, bucket: int) -> 
         cluster_variants("IQ4_XS", rows, depth, bucket)[-3],
     )
     wanted = product(matrix, x, bucket, plan=single)
-    assert error(wanted, exact("IQ4_XS", raw, x)) < 1e-5
+    assert error(wanted, exact("IQ4_XS", raw, x, device.operands)) < 1e-5
     for plan, table in itertools.product((single, cluster), (2, 4, 6, 8)):
         tabled = attrs.evolve(plan, table=table, shared=plan.shared + TABLE_BYTES)
         np.testing.assert_array_equal(product(matrix, x, bucket, plan=tabled), wanted, err_msg=str(tabled))
@@ -208,14 +220,14 @@ def test_gate_and_up_become_activations(device: Device, bucket: int) -> None:
     h = device.array(np.full(activations.num_values(bucket, 72, 0), 0x7FC0, np.uint16))
     plan = matrix.plan(bucket)
     matrix.decode(
-        device.array(activations.pack(x, 0)),
+        device.array(activations.pack(x, 0, operands=device.operands)),
         h,
         bucket,
         Epilogue.SWIGLU,
         scratch_for(device, [plan]),
     )
-    values, _, _ = activations.unpack(device.numpy(h), bucket, 256, 0)
-    g, u = exact("Q6_K", gate, x), exact("Q6_K", up, x)
+    values, _, _ = activations.unpack(device.numpy(h), bucket, 256, 0, operands=device.operands)
+    g, u = (exact("Q6_K", rows, x, device.operands) for rows in (gate, up))
     wanted = g / (1 + np.exp(-g)) * u
     assert np.all(np.abs(values[:, :72] - wanted) <= 2**-8 * np.abs(wanted) + 1e-4)
     assert not values[:, 72:].any()
@@ -225,7 +237,7 @@ def test_gate_and_up_become_activations(device: Device, bucket: int) -> None:
 def test_sums_can_be_made_by_the_product(device: Device, name: str, bucket: int) -> None:
     raw, x = random_rows(name, 32, 2304), rows_of(bucket, 2304)
     matrix = WeightMatrix.load(device, name, raw, 2304)
-    packed = activations.pack(x, 0)
+    packed = activations.pack(x, 0, operands=device.operands)
     packed[bucket * 2304 :] = 0x7FC0
     y = device.empty((bucket, 32), np.float32)
     scratch = scratch_for(device, [matrix.plan(bucket)])
@@ -271,7 +283,7 @@ def test_a_small_product_can_run_beside(device: Device) -> None:
         WeightMatrix.load(device, n, random_rows(n, r, 2304), 2304) for n, r in (("Q4_K", 80), ("BF16", 40))
     )
     packed, scratch = (
-        device.array(activations.pack(np.vstack([x, x[:1]]), 0)),
+        device.array(activations.pack(np.vstack([x, x[:1]]), 0, operands=device.operands)),
         scratch_for(device, [large.plan(4)]),
     )
     first, second = device.empty((4, 80), np.float32), device.array(np.full((4, 48), -7.0, np.float32))

@@ -22,7 +22,7 @@ def plain(
     fill: int = 0x7FC0,
 ) -> np.ndarray:
     device, rows = matrix.device, len(x)
-    packed = activations.pack(x, tile, fill=fill)
+    packed = activations.pack(x, tile, fill=fill, operands=device.operands)
     start = np.full((rows, matrix.rows + 3), -7.0, np.float32) if before is None else before
     y = device.array(start)
     epilogue = Epilogue.STORE if before is None else Epilogue.ADD
@@ -45,7 +45,7 @@ def test_products_have_the_bits_of_the_gemm_for_few_rows(device: Device, name: s
     raw, x = random_rows(name, 40, 1792), rows_of(20, 1792)
     matrix = WeightMatrix.load(device, name, raw, 1792)
     wanted = product(matrix, x[:16], 16)
-    assert error(wanted, exact(name, raw, x[:16])) < 1e-5
+    assert error(wanted, exact(name, raw, x[:16], device.operands)) < 1e-5
     for rows, tile in ((1, 0), (3, 0), (16, 0), (20, 0), (1, 64), (20, 64), (20, 8)):
         np.testing.assert_array_equal(
             plain(matrix, x[:rows], tile)[:16], wanted[:rows], err_msg=f"{rows} {tile}"

@@ -39,7 +39,9 @@ class Matrix:
 
 def matrix(device: Device, name: str, rows: int, depth: int = DEPTH) -> Matrix:
     raw = random_rows(name, rows, depth)
-    w, d, minima = tree_values(read_blocks(name, raw, depth))
+    w, d, minima = tree_values(
+        read_blocks(name, raw, depth, operands=device.operands), operands=device.operands
+    )
     values = np.repeat(d.astype(np.float64), 256, axis=1)[:, :depth] * w
     return Matrix(WeightMatrix.load(device, name, raw, depth), values, minima)
 
@@ -78,8 +80,9 @@ def product(
             start[: len(x), : m.rows] = old
         out = device.array(start)
     launch_gemm_prefill(
-        device, one.format, one.records, device.array(activations.pack(x, rows, fill)), out, live=len(x), rows=rows,
-        n=m.rows, depth=x.shape[1], epilogue=epilogue, width=width, out_depth=out_depth, tiling=tiling, blocks=blocks,
+        device, one.format, one.records, device.array(activations.pack(x, rows, fill, operands=device.operands)),
+        out, live=len(x), rows=rows, n=m.rows, depth=x.shape[1], epilogue=epilogue, width=width,
+        out_depth=out_depth, tiling=tiling, blocks=blocks,
     )  # fmt: skip
     found = device.numpy(out)
     if epilogue is Epilogue.SWIGLU:
@@ -107,7 +110,7 @@ def test_rows_have_the_bits_of_steps(device: Device, name: str) -> None:
     found = product(device, m, x, None)
     for rows, first in ((1, 1), (4, 0), (16, 50)):
         y = device.zeros((rows, 48), np.float32)
-        step = device.array(activations.pack(x[first : first + rows], 0))
+        step = device.array(activations.pack(x[first : first + rows], 0, operands=device.operands))
         scratch = scratch_for(device, [m.on_device.plan(rows)])
         m.on_device.decode(step, y, rows, Epilogue.STORE, scratch)
         wanted = found[first : first + rows].view(np.uint32)
@@ -118,12 +121,14 @@ def test_rows_have_the_bits_of_steps(device: Device, name: str) -> None:
 def test_swiglu_has_the_bits_of_steps(device: Device, name: str) -> None:
     m, x = matrix(device, name, 2 * 40, 512), random_x(66, 512)
     packed = product(device, m, x, TILINGS[1], epilogue=Epilogue.SWIGLU)
-    found, _, _ = activations.unpack(packed, 66, 40, prefill_rows(66))
+    found, _, _ = activations.unpack(packed, 66, 40, prefill_rows(66), operands=device.operands)
     out = device.zeros(activations.num_values(16, 256, 0), np.uint16)
-    step = device.array(activations.pack(x[:16], 0))
+    step = device.array(activations.pack(x[:16], 0, operands=device.operands))
     scratch = scratch_for(device, [m.on_device.plan(16)])
     m.on_device.decode(step, out, 16, Epilogue.SWIGLU, scratch)
-    np.testing.assert_array_equal(activations.unpack(device.numpy(out), 16, 40, 0)[0], found[:16])
+    np.testing.assert_array_equal(
+        activations.unpack(device.numpy(out), 16, 40, 0, operands=device.operands)[0], found[:16]
+    )
 
 
 @pytest.mark.parametrize("depth", [DEPTH, 512])
@@ -187,11 +192,13 @@ def test_swiglu_writes_the_next_products_activations(device: Device, name: str, 
     wanted = gate / (1 + np.exp(-gate)) * up
     rows = prefill_rows(67)
     packed = product(device, m, x, tiling, epilogue=Epilogue.SWIGLU)
-    values, hi, lo = activations.unpack(packed, 67, 256, 128)
+    values, hi, lo = activations.unpack(packed, 67, 256, 128, operands=device.operands)
     assert rows == 128
     assert np.max(np.abs(values[:, :40] - wanted) - np.abs(wanted) / 256) <= 1e-6
     assert not values[:, 40:].any()  # what the padded depth multiplies
-    again = activations.unpack(activations.pack(values, rows), 67, 256, rows)
+    again = activations.unpack(
+        activations.pack(values, rows, operands=device.operands), 67, 256, rows, operands=device.operands
+    )
     np.testing.assert_array_equal(hi, again[1])
     np.testing.assert_array_equal(lo, again[2])
 

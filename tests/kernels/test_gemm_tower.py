@@ -53,13 +53,15 @@ class Product:
         else:
             start = np.vstack([self.old[: len(x)], np.full((1, self.rows), 7, np.float32)])
         to = device.array(start)
-        packed = device.array(activations.pack(x, height, 0x7FC0))
+        packed = device.array(activations.pack(x, height, 0x7FC0, operands=device.operands))
         launch_gemm_tower(
             device, self.matrix, packed, to, live=len(x), epilogue=epilogue, tokens=tokens, blocks=blocks
         )
         found = device.numpy(to)
         if gelu:
-            return activations.unpack(found, height, activations.padded_depth(self.rows), height)[0]
+            return activations.unpack(
+                found, height, activations.padded_depth(self.rows), height, operands=device.operands
+            )[0]
         assert (found[-1] == 7).all()
         return found[:-1]
 

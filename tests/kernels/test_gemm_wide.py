@@ -29,7 +29,7 @@ def wide(
     plan = plan or matrix.wide_plan(min(tile, 64))
     scratch = scratch_for(device, [plan], -(-rows // 64))
     matrix.wide(
-        device.array(activations.pack(x, tile, fill=0x7FC0)),
+        device.array(activations.pack(x, tile, fill=0x7FC0, operands=device.operands)),
         y,
         rows,
         Epilogue.STORE if before is None else Epilogue.ADD,
@@ -50,7 +50,7 @@ def test_products_have_the_bits_of_the_gemm_for_few_rows(device: Device, name: s
     raw, x = random_rows(name, 90, 1792), rows_of(64, 1792)
     matrix = WeightMatrix.load(device, name, raw, 1792)
     wanted = product(matrix, x[:16], 16)
-    assert error(wanted, exact(name, raw, x[:16])) < 1e-5
+    assert error(wanted, exact(name, raw, x[:16], device.operands)) < 1e-5
     for rows, height in ((1, 32), (20, 32), (33, 64), (64, 64)):
         found = wide(matrix, x[:rows], height)
         np.testing.assert_array_equal(found[:16], wanted[:rows], err_msg=f"{rows} of {height}")
@@ -105,12 +105,26 @@ def test_gate_and_up_become_activations_with_sums(device: Device, deal: dict[str
     plan = wide_plan("Q6_K", 17, 1280, 64, 5, device.shared_limit, **deal)
     assert plan is not None
     scratch = scratch_for(device, [plan, matrix.plan(16)])
-    matrix.decode(device.array(activations.pack(x[:16], 0)), few, 16, Epilogue.SWIGLU, scratch)
-    matrix.wide(device.array(activations.pack(x, 64)), many, 40, Epilogue.SWIGLU, scratch, tile=64, plan=plan)
+    matrix.decode(
+        device.array(activations.pack(x[:16], 0, operands=device.operands)), few, 16, Epilogue.SWIGLU, scratch
+    )
+    matrix.wide(
+        device.array(activations.pack(x, 64, operands=device.operands)),
+        many,
+        40,
+        Epilogue.SWIGLU,
+        scratch,
+        tile=64,
+        plan=plan,
+    )
     assert not device.numpy(scratch.counts).any()
-    h, hi, lo = activations.unpack(device.numpy(many), 40, 256, 64)
-    np.testing.assert_array_equal(h[:16], activations.unpack(device.numpy(few), 16, 256, 0)[0])
+    h, hi, lo = activations.unpack(device.numpy(many), 40, 256, 64, operands=device.operands)
+    np.testing.assert_array_equal(
+        h[:16], activations.unpack(device.numpy(few), 16, 256, 0, operands=device.operands)[0]
+    )
     assert np.isfinite(h).all() and not h[:, 136:].any()
-    again = activations.unpack(activations.pack(h, 64), 40, 256, 64)
+    again = activations.unpack(
+        activations.pack(h, 64, operands=device.operands), 40, 256, 64, operands=device.operands
+    )
     np.testing.assert_array_equal(hi, again[1])
     np.testing.assert_array_equal(lo, again[2])

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from luce.compute import activations
-from luce.compute.bf16 import round_bf16, widen_bf16
 from luce.compute.device import Device
 from luce.engines.qwen35.device.small import SmallMatrix, launch_small
 
@@ -36,7 +35,7 @@ def product(
     rows = len(x)
     height = activations.padded_rows(rows, tile)
     y = device.array(np.full((height + 1, OUT + 3), -7.0, np.float32))
-    packed = device.array(activations.pack(x, tile, fill=fill))
+    packed = device.array(activations.pack(x, tile, fill=fill, operands=device.operands))
     launch_small(device, matrix, packed, y, rows=rows, height=height, tile=tile, **how)  # type: ignore[arg-type]
     found = device.numpy(y)
     assert (found[:, OUT:] == -7).all() and (found[rows:] == -7).all()
@@ -44,7 +43,7 @@ def product(
 
 
 def test_weights_are_not_rounded(device: Device, matrix: SmallMatrix) -> None:
-    exact = widen_bf16(round_bf16(X)).astype(np.float64) @ W.T.astype(np.float64)
+    exact = device.operands.rounded(X).astype(np.float64) @ W.T.astype(np.float64)
     found = product(device, matrix, X, 64)
     assert np.abs(found - exact).max() < 2e-6 * np.sqrt(np.mean(exact**2))
 

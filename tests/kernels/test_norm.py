@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from luce.compute import activations
-from luce.compute.bf16 import round_bf16, widen_bf16
 from luce.compute.device import Device
 from luce.compute.norms import NORM_SHARED, norm_threads
 from luce.engines.qwen35.device.descriptors import PASS, SAMPLE
@@ -64,13 +63,15 @@ def test_rms_norm(device: Device, width: int, tile: int) -> None:
     x = (rng.standard_normal((5, width)) * 10.0 ** rng.integers(-3, 3, (5, 1))).astype(np.float32)
     scale = rng.uniform(0.5, 2, width).astype(np.float32)
     packed = rms(device, x, scale, tile)
-    found, hi, lo = activations.unpack(packed, 5, width, tile)
+    found, hi, lo = activations.unpack(packed, 5, width, tile, operands=device.operands)
     wide = x.astype(np.float64)
     wanted = wide / np.sqrt((wide**2).mean(1, keepdims=True) + 1e-6) * scale
     np.testing.assert_allclose(found, wanted, rtol=2**-8, atol=1e-6)
     # the rounding of the exact value, but for ties that f32 decides
-    assert (found == widen_bf16(round_bf16(wanted.astype(np.float32)))).mean() > 0.99
-    again, its_hi, its_lo = activations.unpack(activations.pack(found, tile), 5, width, tile)
+    assert (found == device.operands.rounded(wanted.astype(np.float32))).mean() > 0.99
+    again, its_hi, its_lo = activations.unpack(
+        activations.pack(found, tile, operands=device.operands), 5, width, tile, operands=device.operands
+    )
     for mine, its in ((found, again), (hi, its_hi), (lo, its_lo)):
         np.testing.assert_array_equal(mine, its)
 
@@ -79,12 +80,12 @@ def test_rms_norm(device: Device, width: int, tile: int) -> None:
 def test_a_rows_bits_do_not_depend_on_the_others(device: Device, tile: int) -> None:
     rng = np.random.default_rng(9)
     row, scale = rng.standard_normal(1032).astype(np.float32), rng.standard_normal(1032).astype(np.float32)
-    alone = activations.unpack(rms(device, row[None], scale, 0), 1, 1032, 0)
+    alone = activations.unpack(rms(device, row[None], scale, 0), 1, 1032, 0, operands=device.operands)
     for rows, at in ((1, 0), (3, 1), (8, 7), (33, 20), (64, 63)):
         x = np.full((rows, 1032), np.nan, np.float32)
         x[::2] = rng.standard_normal(1032)
         x[at] = row
-        found = activations.unpack(rms(device, x, scale, tile), rows, 1032, tile)
+        found = activations.unpack(rms(device, x, scale, tile), rows, 1032, tile, operands=device.operands)
         for mine, its in zip(found, alone, strict=True):
             np.testing.assert_array_equal(mine[at], its[0])
 
@@ -92,8 +93,8 @@ def test_a_rows_bits_do_not_depend_on_the_others(device: Device, tile: int) -> N
 def test_rows_of_samples_are_picked(device: Device) -> None:
     rng = np.random.default_rng(4)
     x, scale = rng.standard_normal((7, 264)).astype(np.float32), np.ones(264, np.float32)
-    all_rows = activations.unpack(rms(device, x, scale, 0), 7, 264, 0)[0]
-    picked = activations.unpack(rms(device, x, scale, 0, [6, 0, 3]), 3, 264, 0)[0]
+    all_rows = activations.unpack(rms(device, x, scale, 0), 7, 264, 0, operands=device.operands)[0]
+    picked = activations.unpack(rms(device, x, scale, 0, [6, 0, 3]), 3, 264, 0, operands=device.operands)[0]
     np.testing.assert_array_equal(picked, all_rows[[6, 0, 3]])
 
 
@@ -120,7 +121,7 @@ def test_pointwise(device: Device, function: str, tile: int) -> None:
             *shape,
         ],
     )
-    found, hi, _ = activations.unpack(device.numpy(out), rows, width, tile)
+    found, hi, _ = activations.unpack(device.numpy(out), rows, width, tile, operands=device.operands)
     x = x[:, :columns]
     if function == "SWIGLU":
         parts = x.reshape(rows, -1, 2, 8)

@@ -7,18 +7,22 @@ import pytest
 
 from luce.compute import packing
 from luce.compute.device import Device
+from luce.compute.operands import Operands
 from luce.compute.weight_fields import FORMATS, read_blocks, tree_values
 from luce.weights import formats
 from tests.kernels.weights import random_rows
 
 
+@pytest.mark.parametrize("operands", list(Operands))
 @pytest.mark.parametrize("name", [*FORMATS, "F16", "F32"])
-def test_tree_values_are_near_the_files(name: str) -> None:
+def test_tree_values_are_near_the_files(name: str, operands: Operands) -> None:
     raw = random_rows(name, 8, 1024)
-    w, d, minima = tree_values(read_blocks(name, raw, 1024))
+    w, d, minima = tree_values(read_blocks(name, raw, 1024, operands), operands)
     values = np.repeat(d, 256, axis=1).astype(np.float64) * w + np.repeat(minima, 32, axis=1)
     wanted = formats.decode(name, raw.reshape(-1), (8, 1024))
-    assert np.max(np.abs(values - wanted)) <= 2**-7.5 * np.max(np.abs(wanted))
+    assert np.max(np.abs(values - wanted)) <= (2**-10.5 if operands is Operands.F16 else 2**-7.5) * np.max(
+        np.abs(wanted)
+    )
 
 
 def in_kernel(device: Device, packed: packing.PackedWeights) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -39,10 +43,10 @@ def in_kernel(device: Device, packed: packing.PackedWeights) -> tuple[np.ndarray
 def test_records_hold_the_trees_weights(device: Device, name: str) -> None:
     rows, depth = 37, 768
     raw = random_rows(name, rows, depth)
-    packed = packing.pack(name, raw, depth)
-    fields = read_blocks(name, raw, depth)
+    packed = packing.pack(name, raw, depth, operands=device.operands)
+    fields = read_blocks(name, raw, depth, operands=device.operands)
     w, d, minima = in_kernel(device, packed)
-    wanted = tree_values(fields)
+    wanted = tree_values(fields, operands=device.operands)
     np.testing.assert_array_equal(w[:rows], wanted[0])
     np.testing.assert_array_equal(minima[:rows], wanted[2])
     if packed.format in ("Q4_K", "Q5_K", "Q6_K", "IQ4_XS"):
@@ -54,12 +58,12 @@ def test_records_hold_the_trees_weights(device: Device, name: str) -> None:
 def test_every_code_and_scale(device: Device, name: str) -> None:
     """All codes beside all scales: the whole range of what a file can say."""
     raw = random_rows(name, 16, 16384, seed=1)
-    fields = read_blocks(name, raw, 16384)
+    fields = read_blocks(name, raw, 16384, operands=device.operands)
     assert len(np.unique(fields.codes)) == {"Q8_0": 256, "Q6_K": 64, "Q5_K": 32}.get(name, 16)
     if fields.scales is not None:
         assert len(np.unique(fields.scales)) == (256 if name == "Q6_K" else 64)
-    w, _, minima = in_kernel(device, packing.pack(name, raw, 16384))
-    wanted = tree_values(fields)
+    w, _, minima = in_kernel(device, packing.pack(name, raw, 16384, operands=device.operands))
+    wanted = tree_values(fields, operands=device.operands)
     np.testing.assert_array_equal(w, wanted[0])
     np.testing.assert_array_equal(minima, wanted[2])
 
@@ -68,8 +72,11 @@ def test_every_code_and_scale(device: Device, name: str) -> None:
 @pytest.mark.parametrize("depth", [32, 288, 512])
 def test_short_rows_are_padded_with_zeros(device: Device, name: str, depth: int) -> None:
     raw = random_rows(name, 5, depth)
-    w, _, _ = in_kernel(device, packing.pack(name, raw, depth))
-    np.testing.assert_array_equal(w[:5, :depth], tree_values(read_blocks(name, raw, depth))[0])
+    w, _, _ = in_kernel(device, packing.pack(name, raw, depth, operands=device.operands))
+    np.testing.assert_array_equal(
+        w[:5, :depth],
+        tree_values(read_blocks(name, raw, depth, operands=device.operands), operands=device.operands)[0],
+    )
     assert not w[5:].any() and not w[:, depth:].any()
 
 

@@ -72,22 +72,22 @@ class Case:
         device, rows = self.device, prefill_rows(len(x))
         to = device.zeros(tile_values(self.config, rows + room), np.uint16)
         launch_gemm_tower(
-            device, self._matrix, device.array(activations.pack(x, rows, 0x7FC0)), to, live=len(x),
-            epilogue=TowerEpilogue.HEADS, turn=device.array(turn), tokens=tokens,
+            device, self._matrix, device.array(activations.pack(x, rows, 0x7FC0, operands=device.operands)), to,
+            live=len(x), epilogue=TowerEpilogue.HEADS, turn=device.array(turn), tokens=tokens,
             shape={"HEADS": self.heads, "HEAD_DIM": self.dim},
         )  # fmt: skip
         return device.numpy(to)
 
     def attend(self, tiles: np.ndarray, count: int, wgmma: bool | None = None) -> np.ndarray:
-        """bf16 bits [count, hidden]."""
+        """float32 [count, hidden]."""
         device, rows = self.device, prefill_rows(count)
         depth = activations.padded_depth(self.config.hidden)
         y = device.array(np.full(activations.num_values(rows, depth, rows), 0x7FC0, np.uint16))
         kernel = VisionAttention(device, self.config, wgmma=wgmma)
         kernel.attend(count, device.array(tiles), y, rows, depth)
-        found = activations.unpack(device.numpy(y), rows, depth, rows)[0]
+        found = activations.unpack(device.numpy(y), rows, depth, rows, operands=device.operands)[0]
         assert np.isnan(found[count:]).all() and np.isnan(found[:, self.config.hidden :]).all()
-        return round_bf16(found[:count, : self.config.hidden])
+        return found[:count, : self.config.hidden]
 
 
 @pytest.mark.parametrize("heads, dim, grid", CASES)
@@ -96,13 +96,13 @@ def test_values(device: Device, heads: int, dim: int, grid: tuple[int, int]) -> 
     case, turn = Case(device, config, count), turn_table(grid, dim, 2)
     expected = reference(case.qkv(), turn, heads, dim)
     tiles = case.tiles(turn, case.x)
-    bits = case.attend(tiles, count)
-    error = np.abs(widen_bf16(bits) - expected)
+    values = case.attend(tiles, count)
+    error = np.abs(values - expected)
     rms = np.sqrt((expected**2).mean(-1, keepdims=True))
     assert ((error - 2**-8 * np.abs(expected)) / rms).max() < 1.5e-2  # beside the output's own rounding
     assert np.sqrt((error**2).mean() / (expected**2).mean()) < 4e-3
     for wgmma in (False, True) if dim in (64, 72, 80) else (False,):
-        np.testing.assert_array_equal(case.attend(tiles, count, wgmma), bits, err_msg=f"wgmma {wgmma}")
+        np.testing.assert_array_equal(case.attend(tiles, count, wgmma), values, err_msg=f"wgmma {wgmma}")
 
 
 def test_operands_are_the_same_in_every_tile(device: Device) -> None:

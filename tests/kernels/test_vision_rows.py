@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from luce.compute import activations
-from luce.compute.bf16 import round_bf16, widen_bf16
 from luce.compute.device import Device
 from luce.engines.qwen35.device.vision import layer_norm_shared
 from luce.engines.qwen35.vision import position_corners, position_rows
@@ -30,7 +29,7 @@ def launch(
     kernel = device.kernel("vision_rows.cu", name, {"WIDTH": norm} if norm else None)
     shared = layer_norm_shared(norm) if norm else 0
     kernel((-(-warps // 8), 1, 1), 256, [*arguments, out, np.int32(height), np.int32(depth)], shared=shared)
-    found = activations.unpack(device.numpy(out), height, depth, height)[0]
+    found = activations.unpack(device.numpy(out), height, depth, height, operands=device.operands)[0]
     assert np.isnan(found[rows:]).all() and not found[:rows, width:].any()
     return found[:rows, :width]
 
@@ -67,7 +66,7 @@ def test_patches(device: Device) -> None:
     values = values.reshape(rows, 3 * size)
     given = [device.array(shades), device.array(table), *map(np.int32, (rows, 3 * size, size))]
     found = launch(device, "patches_of_shades", given, rows, 3 * size, rows)
-    np.testing.assert_array_equal(found, widen_bf16(round_bf16(values)))
+    np.testing.assert_array_equal(found, device.operands.rounded(values))
     given = [device.array(values), *map(np.int32, (rows, 3 * size))]
     np.testing.assert_array_equal(launch(device, "patches_of_values", given, rows, 3 * size, rows), found)
 

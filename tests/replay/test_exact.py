@@ -18,6 +18,7 @@ from luce.actors.token_buffer import End
 from luce.cli.in_process import running
 from luce.cli.main import _run as cli
 from luce.compute.host_device import HostDevice
+from luce.compute.operands import Operands
 from luce.engines import choose_device
 from luce.engines.load_model import LoadOptions, OpenedModel, load_model, open_model
 from luce.errors import ConfigError
@@ -383,7 +384,7 @@ def test_another_device_than_the_recorded_one(
     """Recorded on numpy, run again where a GPU would be: refused by the names of both before a token is computed."""
     wanted: list[str] = []
 
-    def choose(name: str) -> HostDevice:
+    def choose(name: str, operands: Operands | None = None) -> HostDevice:
         wanted.append(name)
         return HostDevice()
 
@@ -393,7 +394,7 @@ def test_another_device_than_the_recorded_one(
     assert cli(arguments) == 2
     said = capsys.readouterr().err
     recorded = items_of(recording.trace)[0].header.fingerprint  # type: ignore[union-attr]
-    assert f"recorded on another device: {recorded}; this one is {HostDevice.fingerprint}." in said
+    assert f"recorded on another device: {recorded}; this one is {HostDevice().fingerprint}." in said
     assert wanted == ["cuda:0"]
     monkeypatch.undo()
     monkeypatch.setattr(choose_device, "choose_device", choose)  # auto: not on this GPU, so on the CPU

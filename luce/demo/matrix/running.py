@@ -16,6 +16,7 @@ from luce.actors.options import ServiceOptions
 from luce.actors.service import Service
 from luce.actors.submission import Handle, Submission, prefix_keys
 from luce.actors.token_buffer import Delta
+from luce.compute.operands import Operands
 from luce.demo.matrix.cells import Cell
 from luce.demo.matrix.company import Company, Tally
 from luce.demo.matrix.parking import ParkingPolicy, chosen_parkings
@@ -125,6 +126,7 @@ class Bench:
     Args:
         path: of a model that answers what the bundled one does (tests); None: the bundled one.
         device: where it runs, as :func:`luce.engines.choose_device.choose_device` takes it.
+        operands: of a GPU's weight products; None: bf16.
         shape: of random weights instead, a name of :data:`luce.engines.synthetic_model.SHAPES`.
 
     Raises:
@@ -132,8 +134,16 @@ class Bench:
         ConfigError: there is no such device, or no room on it.
     """
 
-    def __init__(self, path: Path | None = None, *, device: str = CPU, shape: str | None = None) -> None:
+    def __init__(
+        self,
+        path: Path | None = None,
+        *,
+        device: str = CPU,
+        operands: Operands | None = None,
+        shape: str | None = None,
+    ) -> None:
         self._path, self._device, self._shape = path or demo_model(), device, shape
+        self._operands = operands
         self._opened: dict[int, OpenedModel] = {}
         self._kept: dict[int, LoadedModel] = {}
         self._alone: dict[str, Bits] = {}
@@ -151,6 +161,7 @@ class Bench:
                 block_size=BLOCK,
                 num_blocks=(slots + 4) * CONTEXT // BLOCK,
                 device=self._device,
+                operands=self._operands,
             )
             if self._shape is None:
                 found = open_model(self._path, options, fitting=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from luce.compute.host_device import HostDevice
+from luce.compute.operands import Operands
 from luce.engines.choose_device import choose_device
 from luce.engines.encoder_device import vision_bytes
 from luce.engines.on_device import plan_on_device
@@ -54,7 +55,7 @@ def test_too_little_is_refused_with_the_flag_that_helps() -> None:
 
 
 def test_formats_that_no_kernel_reads_become_bf16() -> None:
-    assert conversions(TEXT)["F32", "BF16"] == len(
+    assert conversions(TEXT, Operands.BF16)["F32", "BF16"] == len(
         [part for part in TEXT.members() if hasattr(part, "parts")]
     ) + sum(
         len(part.sources) - 1

@@ -257,7 +257,7 @@ def test_kernels_for_other_gpus_have_the_same_bits(shared_engine: DeviceEngine, 
     device = device_of_tests()
     if not isinstance(device, HostDevice):
         pytest.skip("the host build alone can pass for another device")
-    other = HostDevice()
+    other = HostDevice(operands=device.operands)
     other.arch = "sm_80"
     engine = new_device_engine(*bf16_model(), device=other)
     try:

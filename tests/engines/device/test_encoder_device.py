@@ -11,6 +11,7 @@ import pytest
 from luce.cli.flags import ModelFlags
 from luce.compute.device import Device
 from luce.compute.host_device import HostDevice
+from luce.compute.operands import Operands
 from luce.engines import encoder_device, on_device
 from luce.engines.encoder_device import RESERVED, Encoder, choose_encoder, vision_bytes
 from luce.engines.load_model import LoadOptions, demo_model, open_model
@@ -62,7 +63,7 @@ def test_without_cupy_another_gpu_says_what_to_install(monkeypatch: pytest.Monke
 
 def test_a_gpu_that_cannot_encode_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     other = HostDevice()
-    monkeypatch.setattr(encoder_device, "choose_device", lambda wanted, flag: other)
+    monkeypatch.setattr(encoder_device, "choose_device", lambda wanted, flag, operands: other)
     chosen = choose_encoder("cuda:1", "cuda:0", CONFIG.vision)
     assert chosen is not None and chosen.device is other and chosen.name == "cuda:1"
     other.arch = "sm_120a"
@@ -104,13 +105,14 @@ def test_too_little_room_for_the_tower_is_refused(monkeypatch: pytest.MonkeyPatc
 
 def test_the_flag_reaches_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     """From the command line to which devices a model is opened with."""
-    options = ModelFlags(device="cuda:0", encoder_device="cuda:1", context=512).options()
+    options = ModelFlags(device="cuda:0", encoder_device="cuda:1", operands="f16", context=512).options()
     with pytest.raises(ConfigError) as found:
         open_model(demo_model(), LoadOptions(device="cpu", encoder_device="cuda:1"))
     assert found.value.flag == "--encoder-device"
     devices = {"cuda:0": HostDevice(), "cuda:1": HostDevice()}
 
-    def choose(wanted: str, flag: str = "--device") -> Device:
+    def choose(wanted: str, flag: str = "--device", operands: Operands | None = None) -> Device:
+        assert operands is Operands.F16
         return devices[wanted]
 
     monkeypatch.setattr(on_device, "choose_device", choose)

@@ -91,16 +91,20 @@ def test_quantised_experts_keep_their_bytes(quant: str, fused: bool, tmp_path: P
         both = np.stack([raw(f"ffn_{part}_exps", depth).reshape(3, width, -1) for part in ("gate", "up")], 1)
     down = raw("ffn_down_exps", width).reshape(3, depth, -1)
     for number in range(3):
-        wide = pack(quant, interleave(both[number, 0], both[number, 1]), depth).records
+        wide = pack(
+            quant, interleave(both[number, 0], both[number, 1]), depth, operands=DEVICE.operands
+        ).records
         np.testing.assert_array_equal(found.gate_up.records[number, : len(wide)], wide)
         rest = found.gate_up.records[number, len(wide) :]  # rows that only the shared expert has
         assert rest.size and not rest[..., -SCALES[quant] :].any()
-        deep = pack(quant, down[number], width).records
+        deep = pack(quant, down[number], width, operands=DEVICE.operands).records
         np.testing.assert_array_equal(found.down.records[number][:, : deep.shape[1]], deep)
         rest = found.down.records[number][:, deep.shape[1] :]
         assert rest.size and not rest[..., -SCALES[quant] :].any()
     shared = [raw(f"ffn_{part}_shexp", depth) for part in ("gate", "up")]
-    np.testing.assert_array_equal(found.gate_up.records[3], pack(quant, interleave(*shared), depth).records)
+    np.testing.assert_array_equal(
+        found.gate_up.records[3], pack(quant, interleave(*shared), depth, operands=DEVICE.operands).records
+    )
 
 
 def test_random_experts_are_full_and_routers_choose_among_all() -> None:

@@ -142,7 +142,7 @@ def test_feed_forwards_of_many_rows_have_the_bits_of_few(kind: str, monkeypatch:
         made = Products(device, text, parts, counts, wide)
         middle = device.empty(activations.num_values(64, ffn, 0), np.uint16)
         out = device.array(np.zeros((rows, 32), np.float32))
-        given = Input(device.array(activations.pack(x[:rows], 0)), rows, hidden)
+        given = Input(device.array(activations.pack(x[:rows], 0, operands=device.operands)), rows, hidden)
         made.add(down, made.swiglu(gate_up, given, middle, ffn), out)
         return device.numpy(out)
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from luce.compute import activations
-from luce.compute.bf16 import round_bf16, widen_bf16
 from luce.compute.device import Device
+from luce.compute.operands import Operands
 from luce.engines.load_model import demo_model
 from luce.engines.qwen35.device.deferred import DeferredTensor
 from luce.engines.qwen35.device.loading import deferred_headers
@@ -32,7 +32,8 @@ def test_the_bundled_models_gates_stay_float32() -> None:
         assert isinstance(mixer.gates, SmallMatrix)
         (spec,) = mixer.gates.arrays()
         assert spec.shape == (8, 256) and spec.dtype == "float32" and spec in list(text.arrays())
-    assert not conversions(text)
+    assert not conversions(text, Operands.BF16)
+    assert set(conversions(text, Operands.F16)) <= {("BF16", "F16")}
 
     of_floats = list_weights(random_weights(demo_config(512)))
     assert all(layer.mixer.gates is None for layer in of_floats.layers if isinstance(layer.mixer, DeltaNet))
@@ -59,7 +60,9 @@ def test_a_row_has_its_bits_beside_any_rows(device: Device, monkeypatch: pytest.
     def both(rows: int) -> tuple[np.ndarray, np.ndarray]:
         out = device.empty((input_height(rows), 48), np.float32)
         to = device.empty((input_height(rows), 16), np.float32)
-        packed = activations.pack(x[:rows], input_tile(rows, has_wide(device)), fill=0x7FC0)
+        packed = activations.pack(
+            x[:rows], input_tile(rows, has_wide(device)), fill=0x7FC0, operands=device.operands
+        )
         given = made.input(device.array(packed), rows, depth)
         made.store_both(large, out, small, to, given)
         return device.numpy(out)[:rows], device.numpy(to)[:rows, :12]
@@ -68,5 +71,5 @@ def test_a_row_has_its_bits_beside_any_rows(device: Device, monkeypatch: pytest.
     for rows in (3, 8, 33, 100):
         for found, wanted in zip(both(rows), alone, strict=True):
             assert same_bits(found[:1], wanted), rows
-    exact = widen_bf16(round_bf16(x)).astype(np.float64) @ np.concatenate(small.sources).T
+    exact = device.operands.rounded(x).astype(np.float64) @ np.concatenate(small.sources).T
     assert np.abs(both(100)[1] - exact).max() < 2e-6 * np.sqrt(np.mean(exact**2))

@@ -16,7 +16,7 @@ from luce.engines.qwen35.device.slots import DeviceSlot
 from luce.engines.qwen35.slots import Greedy
 from luce.engines.seam import Mask, SampledToken
 from luce.errors import DeviceError, LuceError
-from luce.sampling.sampler import Sampler
+from luce.sampling.sampler import NonFiniteLogitsError, Sampler
 
 __all__ = ["LISTS_PER_SLOT", "Draw", "DrawFiller", "draw_on_host"]
 
@@ -129,13 +129,14 @@ class DrawFiller:
 
 
 def draw_on_host(
-    draws: Sequence[Draw], faults: npt.NDArray[np.int32], logits: npt.NDArray[np.float32]
+    draws: Sequence[Draw], faults: npt.NDArray[np.int32], logits: npt.NDArray[np.float32], advice: str = ""
 ) -> None:
     """Draw what the device cannot; what fails keeps its error.
 
     Args:
         faults: [lanes], as the device found them; such lanes fail without a draw.
         logits: [draws, ≥ vocabulary].
+        advice: what may help where logits are not finite.
     """
     for draw in draws:
         slot = draw.work.slot
@@ -143,6 +144,9 @@ def draw_on_host(
             continue
         try:
             draw.token = slot.sampler.sample(logits[draw.number], draw.position, draw.work.mask)
+        except NonFiniteLogitsError as error:
+            draw.error = f"{error}{advice}"
+            continue
         except LuceError as error:
             draw.error = str(error)
             continue

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from luce.compute.bf16 import round_bf16
 from luce.compute.device import Array, Device
 from luce.compute.device_packing import pack_into
+from luce.compute.operands import Operands
 from luce.compute.packing import ROW_BLOCK, packed_shape, stored_format
 from luce.engines.qwen35.config import MoeConfig
 from luce.engines.qwen35.device.deferred import MatrixRows, expert_rows, join_rows, matrix_format, matrix_rows
@@ -49,7 +50,7 @@ class Router:
     def held(self) -> Iterator[Array]:
         yield self.data
 
-    def formats(self) -> Iterator[tuple[str, str]]:
+    def formats(self, operands: Operands) -> Iterator[tuple[str, str]]:
         """(file's, held) of each matrix."""
         return iter(())
 
@@ -88,10 +89,10 @@ class ExpertMatrix:
     def held(self) -> Iterator[Array]:
         yield self.records
 
-    def formats(self) -> Iterator[tuple[str, str]]:
+    def formats(self, operands: Operands) -> Iterator[tuple[str, str]]:
         for run in self.sources:
             for source in run:
-                yield matrix_format(source), self.format
+                yield matrix_format(source), operands.held_format(self.format)
 
     def upload(self, device: Device) -> None:
         self.records = device.empty(self.shape, np.uint8)

@@ -25,6 +25,8 @@ class PassResults:
     pieces: Sequence[Piece]
     draws: Sequence[Draw]
     results: ResultBuffer
+    advice: str = ""
+    """What may help where rows are not finite."""
 
 
 class DeviceTicket(StepTicket):
@@ -66,7 +68,9 @@ class DeviceTicket(StepTicket):
         faults = part.results.faults[: len(part.pieces)].tolist()
         for piece, fault in zip(part.pieces, faults, strict=True):
             if fault:
-                errors.setdefault(piece.work.index, f"rows up to position {piece.end} are not finite")
+                errors.setdefault(
+                    piece.work.index, f"rows up to position {piece.end} are not finite{part.advice}"
+                )
         drawn = part.results.drawn[: len(part.draws)]
         for draw, token, fault in zip(
             part.draws, drawn["token"].tolist(), drawn["faults"].tolist(), strict=True
@@ -79,16 +83,16 @@ class DeviceTicket(StepTicket):
             elif draw.token is not None:
                 tokens[index] = draw.token
             elif fault:
-                errors[index] = _fault(fault, draw.position)
+                errors[index] = _fault(fault, draw.position, part.advice)
             else:
                 tokens[index] = _token(draw, token, drawn[draw.number])
                 self.drawn.append((draw.work.slot, draw.position, tokens[index]))
 
 
-def _fault(fault: int, position: int) -> str:
+def _fault(fault: int, position: int, advice: str) -> str:
     if fault & FAULT_MASK and not fault & FAULT_LOGITS:
         return "the mask allows no token"
-    return f"logits for position {position} are not finite"
+    return f"logits for position {position} are not finite{advice}"
 
 
 def _token(draw: Draw, token: int, record: Any) -> SampledToken:

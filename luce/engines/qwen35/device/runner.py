@@ -226,7 +226,7 @@ class Runner:
             self._launch_step(ring.parts, bucket(len(pieces)), self.program.step_class(end))
         else:
             self._launch_chunk(ring.parts, descriptors.header[0].tolist(), end, tap)
-        part = PassResults(pieces, draws, self.results.download())
+        part = PassResults(pieces, draws, self.results.download(), self.device.operands.advice)
         if any(draw.on_host for draw in draws):
             self._draw_on_host(part)
         return part
@@ -289,7 +289,7 @@ class Runner:
 
     def _draw_on_host(self, part: PassResults) -> None:
         logits = self.device.numpy(self.program.logits[: len(part.draws)])
-        draw_on_host(part.draws, part.results.faults, logits[:, : self.pool.config.vocab_size])
+        draw_on_host(part.draws, part.results.faults, logits[:, : self.pool.config.vocab_size], part.advice)
         for draw in part.draws:
             if draw.token is not None:
                 history = self.pool.histories[draw.work.slot.index, draw.position : draw.position + 1]

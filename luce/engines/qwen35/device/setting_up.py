@@ -58,7 +58,7 @@ def set_up(
         ModelFileError: a tensor cannot be read.
     """
     text = list_weights(weights)
-    for (file, held), count in conversions(text).items():
+    for (file, held), count in conversions(text, device.operands).items():
         log.info("%d matrices of format %s are held as %s on the device", count, file, held)
     if not few_rows(device.arch):
         log.info("%s has no bulk copies: products of up to 64 rows run on the plain kernel", device.arch)

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from luce.compute.activations import padded_depth
 from luce.compute.device import Array, Device
 from luce.compute.gemm_cluster_plan import CHUNK_DEPTH
+from luce.compute.operands import Operands
 from luce.engines.qwen35.device.deferred import matrix_format, matrix_rows
 from luce.engines.qwen35.memory_parts import ArraySpec
 
@@ -46,7 +47,7 @@ class SmallMatrix:
     def held(self) -> Iterator[Array]:
         yield self.data
 
-    def formats(self) -> Iterator[tuple[str, str]]:
+    def formats(self, operands: Operands) -> Iterator[tuple[str, str]]:
         yield from ((matrix_format(source), "F32") for source in self.sources)
 
     def upload(self, device: Device) -> None:

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from luce.compute.bf16 import round_bf16
 from luce.compute.device import Array, Device
 from luce.compute.device_packing import pack_into
+from luce.compute.operands import Operands
 from luce.compute.packing import ROW_BLOCK, packed_shape, stored_format
 from luce.engines.qwen35.device.deferred import (
     MatrixRows,
@@ -106,8 +107,10 @@ class Matrix:
     def held(self) -> Iterator[Array]:
         yield from (part.records for part in self.parts)
 
-    def formats(self) -> Iterator[tuple[str, str]]:
-        yield from ((matrix_format(source), part.format) for part in self.parts for source in part.sources)
+    def formats(self, operands: Operands) -> Iterator[tuple[str, str]]:
+        for part in self.parts:
+            held = operands.held_format(part.format)
+            yield from ((matrix_format(source), held) for source in part.sources)
 
     def upload(self, device: Device) -> None:
         for part in self.parts:
@@ -130,7 +133,7 @@ class Table:
     def held(self) -> Iterator[Array]:
         yield self.data
 
-    def formats(self) -> Iterator[tuple[str, str]]:
+    def formats(self, operands: Operands) -> Iterator[tuple[str, str]]:
         yield matrix_format(self.source), self.format
 
     def upload(self, device: Device) -> None:
@@ -155,7 +158,7 @@ class Vector:
     def held(self) -> Iterator[Array]:
         yield self.data
 
-    def formats(self) -> Iterator[tuple[str, str]]:
+    def formats(self, operands: Operands) -> Iterator[tuple[str, str]]:
         return iter(())
 
     def upload(self, device: Device) -> None:
@@ -171,8 +174,8 @@ class Member(Protocol):
     def held(self) -> Iterator[Array]:
         """Its arrays, once uploaded."""
 
-    def formats(self) -> Iterator[tuple[str, str]]:
-        """(file's format, held format) of its matrices."""
+    def formats(self, operands: Operands) -> Iterator[tuple[str, str]]:
+        """(file's format, held format) of its matrices on a device of such operands."""
 
     def upload(self, device: Device) -> None:
         """Allocate and fill them."""
@@ -329,11 +332,11 @@ def list_weights(weights: Qwen35Weights) -> Text:
     )
 
 
-def conversions(text: Text) -> dict[tuple[str, str], int]:
+def conversions(text: Text, operands: Operands) -> dict[tuple[str, str], int]:
     """Matrices that are held in another format than their file's, by (file's, held)."""
     found: dict[tuple[str, str], int] = {}
     for member in text.members():
-        for pair in member.formats():
+        for pair in member.formats(operands):
             if pair[0] != pair[1]:
                 found[pair] = found.get(pair, 0) + 1
     return found

@@ -2,15 +2,19 @@
 import { Tokens } from "./tokens.js";
 import { instance } from "./vendor/viz.js";
 
+const LEGIBLE = 11; // pixels of a chart's smallest text at first sight
+const ABOVE = 100; // pixels between the panel's upper edge and where machines begin
+
 let viz;
 
 export class Charts {
-  constructor(store, { tabs, panel, choose, chooseState, ask }) {
-    Object.assign(this, { store, tabs, panel, choose, chooseState, ask });
+  constructor(store, { tabs, panel, buttons, choose, chooseState, ask }) {
+    Object.assign(this, { store, tabs, panel, buttons, choose, chooseState, ask });
     this.shown = "request";
     this.drawn = new Map(); // name → {svg, tokens}
-    panel.addEventListener("keydown", (event) => { if (this.drawn.get(this.shown)?.svg.zoomBy(event.key)) event.preventDefault(); });
-    new ResizeObserver(() => { this.scale = null; ask(); }).observe(panel);
+    panel.addEventListener("keydown", (event) => { if (this.drawn.get(this.shown)?.zoomBy(event.key)) event.preventDefault(); });
+    for (const button of buttons.children) button.addEventListener("click", () => this.drawn.get(this.shown)?.zoomBy(button.value));
+    new ResizeObserver(() => { this.scale = null; this.placed = false; ask(); }).observe(panel);
   }
 
   async reset() {
@@ -45,6 +49,7 @@ export class Charts {
     const { svg, tokens } = this.drawn.get(name);
     this.panel.replaceChildren(svg, tokens.svg);
     this.scale = null;
+    this.placed = false;
     this.alarms = -1;
     this.draw();
   }
@@ -58,18 +63,19 @@ export class Charts {
       node.addEventListener("click", (event) => { event.stopPropagation(); this.chooseState(name, node.id.slice(6)); });
     }
     const tokens = new Tokens(svg, this.store.charts.get(name), this.choose);
-    this.#zoomable(svg, tokens);
-    return { svg, tokens };
+    return { svg, tokens, ...this.#zoomable(svg, tokens, name) };
   }
 
-  // Wheel and drag, or plus, minus, arrows and 0 while the panel has the focus. Tokens lie above the chart and take
-  // wheel and drag as well.
-  #zoomable(svg, tokens) {
+  // Wheel and drag; plus, minus, arrows, 0 and 1 while the panel has the focus; or buttons. Tokens lie above the chart and
+  // take wheel and drag as well. Until somebody moves it, a chart is shown as at first sight, however large the panel is.
+  #zoomable(svg, tokens, name) {
     const d3 = globalThis.d3;
     const graph = svg.querySelector(".graph"), inner = document.createElementNS(svg.namespaceURI, "g");
     graph.replaceWith(inner);
     inner.append(graph);
-    const zoom = d3.zoom().scaleExtent([1, 12]).on("zoom", ({ transform }) => {
+    let moved = false;
+    const zoom = d3.zoom().scaleExtent([1, 12]).on("zoom", ({ transform, sourceEvent }) => {
+      moved ||= !!sourceEvent;
       for (const group of [inner, tokens.moving]) group.setAttribute("transform", transform);
       for (const one of [svg, tokens.svg]) one.__zoom = transform; // where d3 keeps it
       this.scale = null;
@@ -77,15 +83,23 @@ export class Charts {
     });
     d3.select(tokens.svg).call(zoom).on("dblclick.zoom", null);
     const picture = d3.select(svg).call(zoom).on("dblclick.zoom", null);
-    svg.zoomBy = (key) => {
+    const first = () => {
+      const { x, y, scale } = firstSight(svg, graph, name, this.panel);
+      picture.call(zoom.transform, d3.zoomIdentity.translate(x, y).scale(scale));
+    };
+    const place = () => { if (!moved) first(); };
+    const zoomBy = (key) => {
       const step = { ArrowLeft: [60, 0], ArrowRight: [-60, 0], ArrowUp: [0, 60], ArrowDown: [0, -60] }[key];
       if (step) picture.call(zoom.translateBy, ...step);
       else if (key === "+" || key === "=") picture.call(zoom.scaleBy, 1.4);
       else if (key === "-") picture.call(zoom.scaleBy, 1 / 1.4);
       else if (key === "0") picture.call(zoom.transform, d3.zoomIdentity);
+      else if (key === "1") first();
       else return false;
+      moved = key !== "1";
       return true;
     };
+    return { place, zoomBy };
   }
 
   draw() {
@@ -95,6 +109,8 @@ export class Charts {
     if (this.scale === null) { // asked when it may have changed: the browser has to lay out to know
       store.jumped = true;
       if (!this.panel.clientWidth) return; // another view is shown, and nothing has a place
+      if (!this.placed) drawn.place();
+      this.placed = true;
       this.scale = svg.querySelector(".graph").getScreenCTM()?.a ?? 1;
       tokens.resize(Math.max(4, 6 / this.scale));
     }
@@ -108,4 +124,22 @@ export class Charts {
       for (const state of one.states) tokens.alarm(state);
     }
   }
+}
+
+// The chart as large as its panel, or so large that its labels can be read; then it shows where machines begin.
+function firstSight(svg, graph, name, panel) {
+  const { width, height } = svg.viewBox.baseVal;
+  const fitted = Math.min(panel.clientWidth / width, panel.clientHeight / height); // pixels of a unit
+  const smallest = Math.min(...[...graph.querySelectorAll("text")].map((text) => parseFloat(text.getAttribute("font-size"))));
+  const scale = Math.max(1, LEGIBLE / (smallest * fitted));
+  const start = [...graph.querySelectorAll(".node")].find((node) => node.querySelector("title")?.textContent === `initial of ${name}`) ?? graph;
+  const box = start.getBBox(), { a, d, e, f } = graph.transform.baseVal.consolidate().matrix;
+  const from = { x: a * (box.x + box.width / 2) + e, y: d * box.y + f };
+  // Along one side: `size` units of the chart, of which `seen` are seen, `at` so far behind the first of them.
+  const along = (size, seen, from, at) => {
+    const low = (size - seen) / 2, least = size - low - scale * size;
+    return least > low ? (size - scale * size) / 2 : Math.min(low, Math.max(least, low + at - scale * from));
+  };
+  const across = panel.clientWidth / fitted, down = panel.clientHeight / fitted;
+  return { scale, x: along(width, across, from.x, across / 2), y: along(height, down, from.y, ABOVE / fitted) };
 }

@@ -15,7 +15,7 @@ const store = new Store();
 const detail = new Detail(store, { section: $("detail"), title: $("detail-title"), body: $("detail-body"), close: $("detail-close") });
 const choose = (machine) => detail.choose(machine && { machine });
 const chooseId = (id) => choose([...store.machines.values()].findLast((one) => one.chart === "request" && String(one.id) === String(id)));
-const charts = new Charts(store, { tabs: $("chart-tabs"), panel: $("chart"), choose, chooseState: (chart, state) => detail.choose({ chart, state }), ask });
+const charts = new Charts(store, { tabs: $("chart-tabs"), panel: $("chart"), buttons: $("chart-buttons"), choose, chooseState: (chart, state) => detail.choose({ chart, state }), ask });
 const timeline = new Timeline(store, { canvas: $("lanes"), tip: $("tip"), span: $("span"), choose: chooseId, ask });
 const board = new Board(store, {
   rows: $("rows"), slots: $("slots"), ask,
