@@ -22,7 +22,7 @@ DEVICE void fetch(const u8* keys, i32 tile, u8* ring, u64* full, u64* empty) {
 }
 #endif
 
-// Mean of the values, bf16 [rows][HEADS * HEAD_DIM] as activations (prefill layout of out_rows rows), without sums and without what
+// Mean of the values, [rows][HEADS * HEAD_DIM] as activations (prefill layout of out_rows rows), without sums and without what
 // pads their depth. grid (blocks of 128 rows, HEADS); threads and shared bytes: vision_attention_shape.
 LUCE_KERNEL_RESIDENT(vision_attention, THREADS, 2)(const u8* tiles_at, i32 rows, u16* y, i32 out_rows, i32 out_depth) {
   i32 tiles = ceil_div(rows, TILE_ROWS), head = block_y();

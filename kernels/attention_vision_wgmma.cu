@@ -32,7 +32,7 @@ DEVICE void fill_ring(const u8* keys, i32 tiles, const Ring& ring) {
   }
 }
 
-// Mean of the values, bf16 [rows][HEADS * HEAD_DIM] as activations (prefill layout of out_rows rows), without sums and without what
+// Mean of the values, [rows][HEADS * HEAD_DIM] as activations (prefill layout of out_rows rows), without sums and without what
 // pads their depth. grid (blocks of 64 GROUPS rows, HEADS); threads and shared bytes: vision_attention_wgmma_shape.
 LUCE_KERNEL_RESIDENT(vision_attention_wgmma, THREADS, 1)(const u8* tiles_at, i32 rows, u16* y, i32 out_rows, i32 out_depth) {
   const i32 tiles = ceil_div(rows, TILE_ROWS), head = block_y();

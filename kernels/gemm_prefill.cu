@@ -24,7 +24,7 @@
 #endif
 #define EPILOGUE_STORE 0   // y = product
 #define EPILOGUE_ADD 1     // y = add(y, product)
-#define EPILOGUE_SWIGLU 2  // bf16 of silu(gate) up, as activations with sums: a row-block is 8 rows of the gate and the same 8 of up
+#define EPILOGUE_SWIGLU 2  // silu(gate) up, as activations with sums: a row-block is 8 rows of the gate and the same 8 of up
 #ifndef GROUPS
 #define GROUPS 2  // warpgroups that multiply
 #endif

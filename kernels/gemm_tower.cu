@@ -1,4 +1,4 @@
-// Products of the vision tower: y[R, N] = x[R, K] W^T + bias of bf16, an element one chain of k16 steps in ascending order. For sm_90a
+// Products of the vision tower: y[R, N] = x[R, K] W^T + bias of operands, an element one chain of k16 steps in ascending order. For sm_90a
 // and the host build.
 //
 // W and x stand alike, in the prefill layout (activation.h): 64 k of a tile of rows are one piece, a stage of the ring has those of

@@ -30,7 +30,7 @@
 #endif
 #define EPILOGUE_STORE 0    // y = product
 #define EPILOGUE_ADD 1      // y = add(y, product)
-#define EPILOGUE_SWIGLU 2   // h = bf16 of silu(gate) up, as activations with sums: a row-block is 8 rows of the gate and the same 8 of up
+#define EPILOGUE_SWIGLU 2   // h = silu(gate) up, as activations with sums: a row-block is 8 rows of the gate and the same 8 of up
 #ifndef BUFFERS
 #error "BUFFERS: fragments of weights of a warp, 1 or 2; with two the next ones are made while products run"
 #endif

@@ -49,7 +49,7 @@ class Epilogue(enum.Enum):
     ADD = 1
     """y = y + x W^T, the sum rounded once."""
     SWIGLU = 2
-    """bf16 activations silu(gate) * up [rows, N / 2] in the layout of x, without sums of 32; the matrix holds gate and
+    """Activations silu(gate) * up [rows, N / 2] in the layout of x, without sums of 32; the matrix holds gate and
     up interleaved by 8 rows (luce.compute.packing.interleave)."""
 
 
@@ -183,7 +183,7 @@ class WeightMatrix:
 
         Args:
             x: activations in the step layout of height ``rows`` (kernels/activation.h).
-            to: f32 [>= rows, stride], or (SWIGLU) bf16 bits in the step layout of the same height.
+            to: f32 [>= rows, stride], or (SWIGLU) activations in the step layout of the same height.
             rows: 1, 2, 4, 8, 16, 32 or 64.
             stride: floats from one row of ``to`` to the next; N when None.
             valid: rows that are written, all of the bucket when None.
@@ -265,7 +265,7 @@ class WeightMatrix:
 
         Args:
             x: activations in the prefill layout with one tile of ``tile`` rows.
-            to: f32 [>= rows, stride], or (SWIGLU) bf16 bits in the layout of ``x``, with sums of 32.
+            to: f32 [>= rows, stride], or (SWIGLU) activations in the layout of ``x``, with sums of 32.
             rows: rows that are written.
             tile: 32, or a multiple of 64.
             stride: floats from one row of ``to`` to the next; N when None.

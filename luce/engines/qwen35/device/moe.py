@@ -313,7 +313,7 @@ class DeviceMoe:
 
 
 def num_values_of(pairs: int, ffn: int) -> int:
-    """bf16 numbers of activations in the step layout for any number of rows."""
+    """Operands of activations in the step layout for any number of rows."""
     return pairs * padded_depth(ffn) // 16 * 17
 
 

@@ -99,7 +99,7 @@ def input_height(rows: int) -> int:
 
 @attrs.frozen(eq=False)
 class Input:
-    """bf16 rows in one of the layouts of ``kernels/activation.h``."""
+    """Activations in one of the layouts of ``kernels/activation.h``."""
 
     data: Array
     rows: int

@@ -33,7 +33,7 @@ def chunk_layout(chunk_rows: int) -> DescriptorLayout:
 
 
 def values_of(rows: int, depth: int) -> int:
-    """bf16 numbers of a product's input that either kind of pass may need."""
+    """Operands of a product's input that either kind of pass may need."""
     tile = prefill_rows(rows)
     return max(num_values(STEP_ROWS, depth, 0), num_values(rows, depth, tile))
 

@@ -66,7 +66,7 @@ class VisionAttention:
         self._threads, self._shared, self._rows = map(int, device.numpy(found))
 
     def attend(self, patches: int, tiles: Array, y: Array, rows: int, depth: int) -> None:
-        """The mean of the values into the activations ``y`` of ``rows`` rows and ``depth`` (bf16, prefill layout;
+        """The mean of the values into the activations ``y`` of ``rows`` rows and ``depth`` (prefill layout;
         without sums and without what pads the depth)."""
         self._attention(
             (-(-patches // self._rows), self._heads, 1),
