@@ -1,6 +1,6 @@
 """The vision tower on a device: one picture's patches to merged rows (spec qwen35 §12), on a stream of its own.
 
-Products read operands and sum in float32, attention reads bf16; the residual rows are float32. A block is seven kernels:
+Products read operands and sum in float32, attention reads bf16; residual rows are float32. A block is seven kernels:
 norm, queries with keys and values, attention, output product, norm, two products. Every launch has a shape that depends
 on this picture alone, so its rows do not depend on any other picture nor on what the text model does.
 """
