@@ -66,6 +66,25 @@ DEVICE void clear_values(u8* block, i32 count) {
   }
 }
 
+// The probabilities of a tile whose scores `s` are there, of keys of block h; halfway, `meanwhile`. Returns whether the tile starts a
+// split. `pair`: barrier of the two warps with the same queries.
+template <class Meanwhile>
+DEVICE bool weigh(const Rows& rows, Softmax& softmax, f32 (&s)[32], i32 tile, i32 h, i32 pair, f32* maxima, u8* probabilities,
+                  const Meanwhile& meanwhile) {
+  i32 key = tile * TILE_KEYS;
+  bool starts_split = tile > 0 && tile % SPLIT_TILES == 0;
+  f32 tops[2];
+  if (key + TILE_KEYS > rows.first + 1) softmax_hide(softmax, s, key + h * BLOCK_ROWS);
+  softmax_tops(s, maxima, tops);
+  meet(pair, 64);
+  if (starts_split) softmax_end_split(softmax);
+  softmax_tile(softmax, 0, s, tops, maxima);
+  meanwhile();
+  softmax_tile(softmax, 1, s, tops, maxima);
+  store_probabilities(s, probabilities + tile % 2 * PROBABILITY_BYTES);
+  return starts_split;
+}
+
 // Arguments and grid as attention_prefill's; threads and shared bytes: attention_prefill_wgmma_shape.
 LUCE_KERNEL(attention_prefill_wgmma, THREADS)(
     const u16* q, const u16* keys, const u16* values, const Pass* pass, const Row* pass_rows, const Lane* lanes,
@@ -127,21 +146,6 @@ LUCE_KERNEL(attention_prefill_wgmma, THREADS)(
     }
     wgmma_commit();
   };
-  // The probabilities of a tile whose scores are there; halfway, `meanwhile`.
-  auto weigh = [&](i32 tile, auto meanwhile) {
-    i32 key = tile * TILE_KEYS;
-    bool starts_split = tile > 0 && tile % SPLIT_TILES == 0;
-    f32 tops[2];
-    if (key + TILE_KEYS > rows.first + 1) softmax_hide(softmax, s, key + h * BLOCK_ROWS);
-    softmax_tops(s, maxima, tops);
-    meet(pair, 64);
-    if (starts_split) softmax_end_split(softmax);
-    softmax_tile(softmax, 0, s, tops, maxima);
-    meanwhile();
-    softmax_tile(softmax, 1, s, tops, maxima);
-    store_probabilities(s, probabilities + tile % 2 * PROBABILITY_BYTES);
-    return starts_split;
-  };
   auto sum_values = [&](i32 tile, i32 turn) {
     TileDesc a = tile_step(probability_desc, (u32)(tile % 2) * PROBABILITY_BYTES);
     TileDesc value_desc[2];
@@ -159,7 +163,7 @@ LUCE_KERNEL(attention_prefill_wgmma, THREADS)(
   wgmma_wait<0>();
   wgmma_hold(s);
   release(keys_turn(0), blocks_of(0, rows.end));
-  weigh(0, [] {});
+  weigh(rows, softmax, s, 0, h, pair, maxima, probabilities, [] {});
   NO_UNROLL for (i32 tile = 0; tile + 1 < all; tile++) {
     i32 turn = values_turn(tile, rows.end);
     proxy_fence();
@@ -171,7 +175,7 @@ LUCE_KERNEL(attention_prefill_wgmma, THREADS)(
     wgmma_wait<1>();
     wgmma_hold(s);
     release(keys_turn(tile + 1), blocks_of(tile + 1, rows.end));
-    bool starts_split = weigh(tile + 1, [&] {
+    bool starts_split = weigh(rows, softmax, s, tile + 1, h, pair, maxima, probabilities, [&] {
       wgmma_wait<0>();
       wgmma_hold(o);
       release(turn, 2);

@@ -1,5 +1,5 @@
 // Weight GEMM for devices without bulk copies: the tree of gemm_decode.cu and gemm_prefill.cu with plain loads, for any number of
-// rows in either layout of activations. Correct everywhere; fast nowhere, but small enough to run beside gemm_decode.
+// rows in either layout of activations. Correct everywhere; fast nowhere.
 //
 // A block has one row-block and ROWS activations; its warps take the chunks of 1,024 K in turn, and the partial sums are added in
 // ascending order out of shared memory, all of them at the end or those of a round of the warps at a time.
@@ -10,9 +10,6 @@
 #endif
 #ifndef PREFILL
 #error "PREFILL: 1 for activations in the prefill layout (ROWS is 8 or more), 0 for the step layout of height ROWS"
-#endif
-#ifndef BESIDE
-#define BESIDE 0   // 1: beside the grid before it, which lets this one start when x is there, and does not write it
 #endif
 #ifndef ROUNDS
 #define ROUNDS 0   // 1: shared memory holds WARPS partial sums, not those of all chunks
@@ -36,12 +33,11 @@ DEVICE void multiply_from(Tile& c, const u32 (&a)[4][4], const Activations& x, i
 
 // x: activations of x_rows rows in tiles of x_tile (0: step layout). y f32 [.][y_stride]: rows below `rows` and columns below n are
 // written. Grid: row-blocks, tiles of ROWS rows.
-LUCE_KERNEL_RESIDENT(gemm_plain, WARPS * WARP, BESIDE ? 6 : 1)
+LUCE_KERNEL_RESIDENT(gemm_plain, WARPS * WARP, 1)
 (u16* x, i32 x_rows, i32 x_tile, const u8* RESTRICT w, f32* y, i32 rows, i32 n, i32 y_stride, i32 records, i32 epilogue) {
   const i32 lane = ::lane(), chunks = ceil_div(records, 4), first = block_y() * ROWS;
   const Activations a = {x, x_rows, x_tile, records * RECORD_DEPTH};
   f32* partials = (f32*)shared_memory();
-  if (BESIDE) pdl_launch();
   f32 t[MERGED];
   UNROLL
   for (int v = 0; v < MERGED; v++) t[v] = 0.0f;
@@ -89,6 +85,5 @@ LUCE_KERNEL_RESIDENT(gemm_plain, WARPS * WARP, BESIDE ? 6 : 1)
     sync_block();
   }
   finish_rows(t, {y, y_stride, rows, n, first}, block_x(), epilogue == EPILOGUE_ADD, lane);
-  if (BESIDE) pdl_wait();  // who waits for this grid waits for the one before, too
 }
 LUCE_EXPORT(gemm_plain)

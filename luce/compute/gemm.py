@@ -32,7 +32,7 @@ PLAIN_ROWS = 8
 """Activations of a block of the plain GEMM in the prefill layout."""
 PLAIN_WARPS = 8
 BESIDE_WARPS = 4
-"""Of a block that finds registers beside one of :meth:`WeightMatrix.decode`."""
+"""Of a small product's block that finds registers beside one of :meth:`WeightMatrix.decode` (kernels/matvec_f32.cu)."""
 BESIDE_ROWS = 4
 """Rows up to which a small product finds room beside a large one: registers and shared memory are left to it."""
 MOST_NORMED = 8192
@@ -189,7 +189,7 @@ class WeightMatrix:
             valid: rows that are written, all of the bucket when None.
             own_sums: x comes without the sums of 32 that minima multiply (as SWIGLU leaves it); they are made here.
             norm: x is f32 [>= rows, depth] instead, and its RMS norm is multiplied, where :meth:`norms` allows it.
-            followed: the next launch is a product of the same x that runs ``beside`` (:meth:`plain`).
+            followed: the next launch is a small product of the same x that runs beside this one.
             plan: another launch than :meth:`plan` (tests, measurements).
         """
         plan = self.plan(rows) if plan is None else plan
@@ -324,32 +324,28 @@ class WeightMatrix:
         *,
         stride: int | None = None,
         valid: int | None = None,
-        beside: bool = False,
     ) -> None:
         """As :meth:`decode` (STORE or ADD), with the kernel for any device, any number of rows and either layout.
 
         Args:
             rows: height of the layout, a bucket or a multiple of ``tile``.
             tile: of the prefill layout; 0: the step layout.
-            beside: run beside the launch before, a ``followed`` :meth:`decode` of the same x.
         """
         assert epilogue is not Epilogue.SWIGLU, "the plain GEMM stores or adds"
         height = PLAIN_ROWS if tile else rows
         chunks = -(-self.depth // CHUNK_DEPTH)
-        warps = BESIDE_WARPS if beside else PLAIN_WARPS
         defines: dict[str, int | str] = {
             "FORMAT": f"FORMAT_{self.format}",
             "ROWS": height,
-            "WARPS": warps,
+            "WARPS": PLAIN_WARPS,
             "PREFILL": int(tile > 0),
-            "BESIDE": int(beside),
         }
         if chunks * partial_floats(height) * 4 > self.device.shared_limit:
-            defines["ROUNDS"], chunks = 1, warps
+            defines["ROUNDS"], chunks = 1, PLAIN_WARPS
         kernel = self.device.kernel("gemm_plain.cu", "gemm_plain", defines)
         kernel(
             (-(-self.rows // ROW_BLOCK), -(-rows // height), 1),
-            warps * 32,
+            PLAIN_WARPS * 32,
             [
                 x,
                 np.int32(rows),
@@ -363,5 +359,4 @@ class WeightMatrix:
                 np.int32(epilogue.value),
             ],
             shared=chunks * partial_floats(height) * 4,
-            early=beside,
         )

@@ -8,12 +8,14 @@ target, as an engine has it.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 
 import attrs
 import pytest
 
+from luce.compute.kernel_sources import kernels_directory
 from luce.compute.operands import Operands
 from luce.compute.weight_fields import FORMATS
 from tests.kernels.compilers import AMD, NVIDIA, CompileError, compiled, missing
@@ -122,3 +124,17 @@ def test_a_planted_fault_is_found(target: str, quickly: bool) -> None:
     absent = Module("selftest_activation.cu", {"WIDTH": 8}, frozenset({"no_such_kernel"}))
     found = fault(absent, target, quickly=quickly)
     assert found is not None and "there is no no_such_kernel" in found
+
+
+GENERIC = re.compile(r"\[[&=\w, ]*\]\s*\([^()]*\bauto\b")
+"""A lambda with an `auto` parameter, which NVRTC 13.0 takes for a function of the host and refuses (13.5 does not)."""
+
+
+def test_no_lambda_is_generic() -> None:
+    """Whichever NVRTC this machine has."""
+    assert GENERIC.search("auto weigh = [&](i32 tile, auto meanwhile) {")
+    assert GENERIC.search("each([] (const auto& one) {})")
+    assert not GENERIC.search("auto weigh = [&](i32 tile) { auto one = all[2](tile); };")
+    sources = [path for path in kernels_directory().iterdir() if path.suffix in (".h", ".cu")]
+    assert len(sources) > 50
+    assert not [path.name for path in sources if GENERIC.search(path.read_text())]

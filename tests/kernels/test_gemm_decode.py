@@ -274,22 +274,3 @@ def test_the_norm_can_be_made_by_the_product(
 def test_norms_of_many_values_are_left_to_a_kernel_of_their_own(device: Device) -> None:
     matrix = WeightMatrix.load(device, "Q8_0", random_rows("Q8_0", 16, 5120), 5120)
     assert [matrix.norms(rows) for rows in (1, 2, 4, 64)] == [True, False, False, False]
-
-
-def test_a_small_product_can_run_beside(device: Device) -> None:
-    """Of the same input; the launch before lets it start."""
-    x = rows_of(3, 2304)
-    large, small = (
-        WeightMatrix.load(device, n, random_rows(n, r, 2304), 2304) for n, r in (("Q4_K", 80), ("BF16", 40))
-    )
-    packed, scratch = (
-        device.array(activations.pack(np.vstack([x, x[:1]]), 0, operands=device.operands)),
-        scratch_for(device, [large.plan(4)]),
-    )
-    first, second = device.empty((4, 80), np.float32), device.array(np.full((4, 48), -7.0, np.float32))
-    large.decode(packed, first, 4, Epilogue.STORE, scratch, valid=3, followed=True)
-    small.plain(packed, second, 4, 0, Epilogue.STORE, stride=48, valid=3, beside=True)
-    np.testing.assert_array_equal(device.numpy(first)[:3], product(large, x, 4))
-    np.testing.assert_array_equal(device.numpy(second)[:3, :40], product(small, x, 4))
-    np.testing.assert_array_equal(device.numpy(second)[3], -7.0)
-    np.testing.assert_array_equal(device.numpy(second)[:, 40:], -7.0)

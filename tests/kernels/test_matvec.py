@@ -7,7 +7,9 @@ import pytest
 
 from luce.compute import activations
 from luce.compute.device import Device
+from luce.compute.gemm import Epilogue, WeightMatrix, scratch_for
 from luce.engines.qwen35.device.small import SmallMatrix, launch_small
+from tests.kernels.weights import random_rows
 
 DEPTH, OUT = 700, 21
 RNG = np.random.default_rng(8)
@@ -71,3 +73,23 @@ def test_a_row_has_its_bits_in_every_launch(
     for row, wanted in enumerate(alone):
         np.testing.assert_array_equal(found[row].view(np.uint32), wanted.view(np.uint32))
     assert rows <= 3 or np.isnan(found[3]).all()
+
+
+@pytest.mark.parametrize("height", [1, 4])
+def test_beside_a_large_product_both_keep_their_bits(
+    device: Device, matrix: SmallMatrix, height: int
+) -> None:
+    """Of the same input; the launch before lets the small one start."""
+    rows = max(1, height - 1)
+    large = WeightMatrix.load(device, "BF16", random_rows("BF16", 80, DEPTH), DEPTH)
+    scratch = scratch_for(device, [large.plan(height)])
+    packed = device.array(activations.pack(X[:height], 0, operands=device.operands))
+    alone, first = (device.array(np.full((height, 80), -7.0, np.float32)) for _ in range(2))
+    second = device.array(np.full((height, OUT + 3), -7.0, np.float32))
+    large.decode(packed, alone, height, Epilogue.STORE, scratch, valid=rows)
+    large.decode(packed, first, height, Epilogue.STORE, scratch, valid=rows, followed=True)
+    launch_small(device, matrix, packed, second, rows=rows, height=height, tile=0, beside=True)
+    np.testing.assert_array_equal(device.numpy(first), device.numpy(alone))
+    found = device.numpy(second)
+    np.testing.assert_array_equal(found[:rows, :OUT], product(device, matrix, X[:rows], 0))
+    assert (found[:, OUT:] == -7).all() and (found[rows:] == -7).all()
