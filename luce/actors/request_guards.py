@@ -32,15 +32,13 @@ class RequestGuards:
 
     @guard
     def rows_ready(self) -> bool:
-        """The next prompt rows have their inputs, all of them or as many as are worth a step, or are on their way; in a
-        staged prompt, all rows of a chunk."""
+        """The next prompt rows have their inputs, all of them or as many as are worth a step; in a staged prompt, all
+        rows of a chunk."""
         request = self._request
         if request.staged:
             prompt = request.staged_prompt
             return staged_rows(prompt, request.computed_rows, prompt.end) > 0
         at = request.computed_rows
-        if request.next_row > at:
-            return request.ready_rows > at
         return rows_to_go(at, request.ready_rows, request.prompt_rows, request.rows_before_picture) > at
 
     @guard
