@@ -6,6 +6,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from luce.actors.prefix_cache import awaits_capture, cut_row
+from luce.engines.seam import WorkKind
 from luce.scheduling.state import Lane, LoopState, Parked, Waiting
 from luce.tuples import new_tuple
 
@@ -17,7 +18,7 @@ __all__ = ["freeze"]
 _NONE = frozenset[int]()
 
 
-def freeze(loop: StepLoop, *, run_ahead: bool) -> LoopState:
+def freeze(loop: StepLoop, *, run_ahead: bool, early: bool = False) -> LoopState:
     """What :func:`luce.scheduling.plan.plan` decides on. Costs what the slots cost, however many wait."""
     memory = loop.memory
     busy = _NONE.union(*[flight.slots for flight in loop.flights])
@@ -67,7 +68,9 @@ def freeze(loop: StepLoop, *, run_ahead: bool) -> LoopState:
     return LoopState(
         limits=loop.limits,
         lanes=tuple(lanes),
-        waiting=tuple(Waiting(key, memory.entry_cost(request)) for key, request in heads),
+        waiting=tuple(
+            Waiting(key, memory.entry_cost(request), bool(request.missing_images)) for key, request in heads
+        ),
         free_slots=free_slots,
         available_blocks=available,
         returning_blocks=memory.returning_blocks(loop.running[slot] for slot in loop.retiring - loop.saving),
@@ -75,13 +78,19 @@ def freeze(loop: StepLoop, *, run_ahead: bool) -> LoopState:
         staged_pass=loop.staged_pass,
         importing=stages and memory.importing,
         admitting=loop.machine.active("open"),
+        early=early,
         run_ahead=run_ahead,
-        rows_beside=None if pace is None else pace.rows_beside(_answering(lanes)),
+        rows_beside=None if pace is None else pace.rows_beside(_answering(lanes), _captures(loop)),
         gather_rows=pace.gather_rows if pace is not None and gathering else None,
         cached_rows={slot: one.usage.cached_tokens for slot, one in loop.running.items()}
         if gathering
         else {},
     )
+
+
+def _captures(loop: StepLoop) -> int:
+    """Copies of states that the next plan makes."""
+    return sum([work.kind is WorkKind.CAPTURE for work, _ in loop.memory.work])
 
 
 def _answering(lanes: list[Lane]) -> int:

@@ -18,6 +18,8 @@ class ServiceOptions:
     step_seconds: float | None = None
     """Seconds that a step with rows of answers is to take at most: prompts get as many rows beside them as measured
     times allow, within the prefill budget; None leaves it at the budget."""
+    rows_before_picture: int = 1
+    """Prompt rows at least that are computed while the picture behind them is being encoded; fewer wait for it."""
     staged_rows: int = 256
     """Prompt rows of one staged pass over all its requests, while others decode or prefill; engines that take pictures
     whole."""

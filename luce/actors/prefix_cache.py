@@ -105,6 +105,11 @@ class PrefixCache:
         return SlotWork(WorkKind.ADOPT, slot, entry.position, cast(int, entry.snapshot), table)
 
     @property
+    def capturing(self) -> bool:
+        """Is a copy under way, or to be made, that the next request may find?"""
+        return bool(self._capturing)
+
+    @property
     def adopting(self) -> Collection[int]:
         """Slots into which a copy is still to be made. Their requests may not run before."""
         return self._adopting.keys()

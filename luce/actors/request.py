@@ -36,7 +36,7 @@ from luce.actors.messages import (
     Token,
     ToLoop,
 )
-from luce.actors.request_data import SavedState, count_ready_rows, first_text_row, missing_spans
+from luce.actors.request_data import SavedState, count_ready_rows, first_text_row, missing_spans, staging_of
 from luce.actors.request_guards import RequestGuards
 from luce.actors.request_timers import RequestTimers
 from luce.actors.submission import Handle, Submission, Timings, Usage, prefix_keys
@@ -140,6 +140,7 @@ class Request:
         self.computed_rows = 0
         """Rows whose step has been handed out, or that came from a cache."""
         self.ready_rows = count_ready_rows(self.spec, self.computed_rows)
+        self.rows_before_picture = wiring.options.rows_before_picture
         self.staged = self._needs_passes()
         """Its prompt goes through staged passes; settled when it starts in a slot."""
         self.layers_left = False
@@ -206,9 +207,7 @@ class Request:
     @property
     def staged_prompt(self) -> StagedPrompt:
         """What goes through staged passes."""
-        blocks = tuple((span.start, span.start + span.length) for span in self.spec.spans)
-        end = self.prompt_rows - 1
-        return StagedPrompt(blocks, end, min(self.ready_rows, end), self.capabilities.min_staged_rows)
+        return staging_of(self.spec, self.prompt_rows, self.ready_rows, self.capabilities)
 
     # -- what the loop does to it ---------------------------------------------------------------------------------
 

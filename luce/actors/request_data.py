@@ -7,8 +7,9 @@ from collections.abc import Iterator
 import attrs
 
 from luce.engines.seam import Capabilities, ImageSpan, SlotSpec
+from luce.scheduling.staged_passes import StagedPrompt
 
-__all__ = ["SavedState", "count_ready_rows", "first_text_row", "missing_spans"]
+__all__ = ["SavedState", "count_ready_rows", "first_text_row", "missing_spans", "staging_of"]
 
 
 @attrs.frozen
@@ -33,6 +34,13 @@ def count_ready_rows(spec: SlotSpec, computed_rows: int) -> int:
     """Prompt rows from 0 on whose inputs are there."""
     missing = next(missing_spans(spec, computed_rows), None)
     return len(spec.token_ids) if missing is None else missing.start
+
+
+def staging_of(spec: SlotSpec, prompt_rows: int, ready_rows: int, capabilities: Capabilities) -> StagedPrompt:
+    """What goes through staged passes of a prompt."""
+    blocks = tuple((span.start, span.start + span.length) for span in spec.spans)
+    end = prompt_rows - 1
+    return StagedPrompt(blocks, end, min(ready_rows, end), capabilities.min_staged_rows)
 
 
 def first_text_row(spec: SlotSpec, capabilities: Capabilities) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from luce.charts.guards import guard
+from luce.scheduling.before_pictures import rows_to_go
 from luce.scheduling.staged_passes import staged_rows
 
 if TYPE_CHECKING:
@@ -31,12 +32,14 @@ class RequestGuards:
 
     @guard
     def rows_ready(self) -> bool:
-        """The first prompt row that is not computed yet has its inputs; in a staged prompt, all rows of a chunk."""
+        """The next prompt rows have their inputs, all of them or as many as are worth a step; in a staged prompt, all
+        rows of a chunk."""
         request = self._request
         if request.staged:
             prompt = request.staged_prompt
             return staged_rows(prompt, request.computed_rows, prompt.end) > 0
-        return request.ready_rows > request.computed_rows
+        at = request.computed_rows
+        return rows_to_go(at, request.ready_rows, request.prompt_rows, request.rows_before_picture) > at
 
     @guard
     def whole_blocks(self) -> bool:

@@ -5,7 +5,8 @@ the server) and does two things on its own account:
 
 - in *planning*, once every mailbox of the server is empty, it freezes the world, asks the policy
   (:func:`luce.scheduling.plan.plan`, a pure function), and either grants slots (and plans again when the requests have
-  answered) or launches a step;
+  answered) or launches a step; while a step is in flight, or further arrivals are waited for, it lets in who has a
+  picture, so that the encoder begins at once;
 - in *turn*, it hands a finished step's results to their requests and waits until all mailboxes are empty again.
 
 Its own data is who waits, who holds which slot, who is parked, and which steps are in flight. Everything about a
@@ -24,6 +25,7 @@ from luce.actors.flight import Flight, StepMetrics
 from luce.actors.freeze import freeze
 from luce.actors.mailbox import Mailbox, Waker
 from luce.actors.messages import Plain, QueueExpired, SlotGranted, ToLoop
+from luce.actors.pace import note_pace
 from luce.actors.queue_order import enqueue
 from luce.actors.request import Request
 from luce.actors.row_results import hand_on
@@ -34,7 +36,7 @@ from luce.actors.work_results import end_work
 from luce.charts.guards import guard
 from luce.charts.interpreter import Machine, Send
 from luce.charts.loader import load_chart
-from luce.engines.seam import Engine, Mask, Outcome, Segment, SegmentKind, StepPlan, WorkKind, WorkOutcome
+from luce.engines.seam import Engine, Mask, Outcome, Segment, StepPlan, WorkOutcome
 from luce.errors import CapacityError, LuceError
 from luce.scheduling.plan import plan
 from luce.scheduling.staged_passes import StagedPass, pass_after, pass_limits, without
@@ -83,6 +85,7 @@ class StepLoop:
             capabilities.block_size,
             options.prefill_budget,
             pass_limits(capabilities, options.staged_rows, options.staged_rows_alone),
+            options.rows_before_picture,
         )
         self.memory = SlotMemory(
             engine, options.park_bytes, options.prefix_bytes, wiring.free_memory, wiring.events
@@ -104,6 +107,8 @@ class StepLoop:
         self._wiring = wiring
         self.policy = policy
         self._decide = recorded_policy(policy, wiring.events)
+        self._shown = False
+        """Somebody has come with a picture, and nobody has been let in since."""
         self._launched = Waker()
         self._landed = False
         """The oldest step in flight is done and not yet taken up: the device's mailbox, one bit wide."""
@@ -132,6 +137,8 @@ class StepLoop:
                 elif machine.active("in_flight") and self._landed:
                     self._landed = False
                     self._feed("step.done")
+                elif self._shown and self._between():
+                    await self._let_in()
                 else:
                     if not self.mailbox:
                         await self._wiring.turn.waker.sleep()
@@ -159,6 +166,7 @@ class StepLoop:
         if message.event == "admit":
             assert request is not None
             enqueue(self.waiting, request.order, request)
+            self._shown |= bool(request.missing_images)
         elif message.event == "retire":
             assert request is not None
             self._retire(request)
@@ -187,11 +195,29 @@ class StepLoop:
     # -- planning -------------------------------------------------------------------------------------------------
 
     def _plan(self) -> None:
+        self._shown = False
         decision = self._decide(freeze(self, run_ahead=False))
         if decision.moves:
             self._move(decision)  # stays in planning: the requests answer, then we plan again
         else:
             self._launch_or_not(decision)
+
+    def _between(self) -> bool:
+        """Is no plan due, and may somebody be let in? Not while a state is copied that he may find a moment later."""
+        here = self.machine.active
+        between = here("coalescing") or (here("in_flight") and not self._landed)
+        return between and not self.memory.cache.capturing
+
+    async def _let_in(self) -> None:
+        """Between two plans: those who have pictures, unless a plan or a step's end comes first."""
+        turn = self._wiring.turn
+        while self._between():
+            if turn.over():
+                self._shown = False
+                self._move(self._decide(freeze(self, run_ahead=False, early=True)))
+                return
+            await turn.waker.sleep()
+            self._read_mail()
 
     def _launch_or_not(self, decision: Decision) -> None:
         ahead = self.machine.active("ahead")
@@ -323,7 +349,7 @@ class StepLoop:
             outcomes, moved, seconds = result.outcomes, result.work, result.seconds
             self.metrics.device_seconds += seconds
             if self.pace is not None:
-                self._note_pace(self.pace, flight, seconds)
+                note_pace(self.pace, self.metrics, flight, seconds)
         events = self._wiring.events
         events.detail(landed, flight.plan.number, seconds, outcomes if events.content else None)
         self.flights.popleft()
@@ -336,24 +362,6 @@ class StepLoop:
         hand_on(self, flight, outcomes, events)
         for slot in sorted(self.retiring):
             self._release_if_still(slot)
-
-    def _note_pace(self, pace: StepPace, flight: Flight, seconds: float) -> None:
-        if any(work.kind is not WorkKind.CAPTURE for work in flight.plan.work):
-            return  # copies took part of the time; those that prompts leave behind are a part of their steps
-        answers = prompts = 0
-        for segment in flight.plan.segments:
-            if segment.kind is SegmentKind.DECODE:
-                answers += 1
-            else:
-                prompts += segment.count
-        if not answers:
-            pace.note_prompts(prompts, seconds, first_tokens=any(s.sample for s in flight.plan.segments))
-            return
-        # A prompt's lone row goes the way of an answer's.
-        lone = sum([s.count == 1 and s.kind is not SegmentKind.DECODE for s in flight.plan.segments])
-        pace.note(answers + lone, prompts - lone, seconds)
-        if prompts:
-            self.metrics.longest_mixed = max(self.metrics.longest_mixed, seconds)
 
     # -- the end of a request -------------------------------------------------------------------------------------
 

@@ -75,6 +75,8 @@ class Plan:
     temperature: float = 1.0
     step_seconds: float | None = None
     """That the server's steps with answers in them are to take at most, as :class:`ServiceOptions` takes it."""
+    rows_before_picture: int = 1
+    """Prompt rows that do not wait for the picture behind them, likewise."""
     parts: frozenset[str] = frozenset(PARTS)
 
 

@@ -175,7 +175,12 @@ def measure(
             tell.doing(what)
     if "http" in plan.parts:
         tell.doing("HTTP")
-        options = ServiceOptions(prefill_budget=plan.piece, step_seconds=plan.step_seconds, depth=plan.depth)
+        options = ServiceOptions(
+            prefill_budget=plan.piece,
+            step_seconds=plan.step_seconds,
+            rows_before_picture=plan.rows_before_picture,
+            depth=plan.depth,
+        )
         http_points(plan, traffic, measured, model, settled(options, engine.capabilities), keep)
     return report
 

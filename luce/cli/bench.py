@@ -14,7 +14,7 @@ from rich.console import Console
 from luce.bench.engine_points import PARTS, Plan
 from luce.bench.report import Report, comparison_lines, head_lines, point_line, read_report
 from luce.bench.running import Telling, check_room, load_options, measure, traffic_of
-from luce.cli.device_defaults import prefill_rows, step_seconds
+from luce.cli.device_defaults import prefill_rows, rows_before_picture, step_seconds
 from luce.cli.flags import COUNT, FILE, NAME, OPERANDS, SECONDS, ConfigFlags, ModelPath, OperandsName, whole
 from luce.cli.in_process import load_with_progress
 from luce.cli.outputs import check_writable, writing
@@ -261,6 +261,7 @@ def _plan(what: WhatFlags, how: HowFlags, on_gpu: bool) -> Plan:
         pictures=_numbers(what.pictures),
         piece=prefill_rows(how.prefill, on_gpu=on_gpu),
         step_seconds=step_seconds(how.step_time, on_gpu=on_gpu),
+        rows_before_picture=rows_before_picture(on_gpu=on_gpu),
         depth=how.depth,
         runs=how.runs,
         seconds=how.seconds,

@@ -19,7 +19,7 @@ from luce.actors.budgets import settled
 from luce.actors.options import ServiceOptions
 from luce.cli.access import origins, read_keys
 from luce.cli.connection_flags import ConnectionFlags
-from luce.cli.device_defaults import prefill_rows, step_seconds
+from luce.cli.device_defaults import prefill_rows, rows_before_picture, step_seconds
 from luce.cli.flags import (
     COUNT,
     FILE,
@@ -258,6 +258,7 @@ class SchedulingFlags:
         return ServiceOptions(
             prefill_budget=prefill_rows(self.prefill, on_gpu=on_gpu),
             step_seconds=step_seconds(self.step_time, on_gpu=on_gpu),
+            rows_before_picture=rows_before_picture(on_gpu=on_gpu),
             max_queued=self.queue,
             max_queued_tokens=self.queue_tokens,
             queue_timeout=self.queue_timeout,

@@ -47,6 +47,8 @@ class Options:
     blocks: int = 6
     block_size: int = 2
     prefill_budget: int | None = 1
+    rows_before_picture: int = 1
+    """Prompt rows at least that do not wait for the picture behind them."""
     layers: int = 0
     """Of a model with staged passes, one a slice; 0: a model without them."""
     cancels: int = 0
@@ -86,7 +88,8 @@ class Options:
     def __attrs_post_init__(self) -> None:
         rows = self.prefill_budget or 99
         passes = PassLimits(self.layers, 1, 1, rows, rows) if self.layers else None
-        object.__setattr__(self, "limits", Limits(self.slots, self.block_size, self.prefill_budget, passes))
+        limits = Limits(self.slots, self.block_size, self.prefill_budget, passes, self.rows_before_picture)
+        object.__setattr__(self, "limits", limits)
 
     def fires(self, event: str) -> bool:
         """May a request's timer for this event run out?"""

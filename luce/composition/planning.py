@@ -30,7 +30,15 @@ class Planning(LoopActor):
         while "ahead" in self.world.loop.here.active:
             self._launch_or_not(plan(self._freeze(run_ahead=True)))
 
-    def _freeze(self, *, run_ahead: bool) -> LoopState:
+    def early(self) -> Decision:
+        """Who may be let in between two plans."""
+        return plan(self._freeze(run_ahead=False, early=True))
+
+    def lets_in(self, *, hit: bool = False) -> None:
+        """``hit``: as for :meth:`plans`."""
+        self._move(self.early(), hit)
+
+    def _freeze(self, *, run_ahead: bool, early: bool = False) -> LoopState:
         """The real `freeze` on a loop that looks like the real one; its keys are request numbers."""
         world, loop = self.world, self.world.loop
         seen = SimpleNamespace(
@@ -46,7 +54,7 @@ class Planning(LoopActor):
             machine=SimpleNamespace(active=lambda state: state in loop.here.active),
             pace=None,
         )
-        state = freeze(seen, run_ahead=run_ahead)  # type: ignore[arg-type]
+        state = freeze(seen, run_ahead=run_ahead, early=early)  # type: ignore[arg-type]
         if "eager-park" in self.planted:
             lanes = tuple(lane._replace(busy=False) for lane in state.lanes)
             state = attrs.evolve(state, lanes=lanes)

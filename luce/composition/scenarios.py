@@ -29,6 +29,7 @@ from luce.composition.shapes import (
     SHORT,
     TEXT,
     TEXT_THEN_IMAGE,
+    TEXTS_THEN_IMAGE,
     THOUGHT,
     TIGHT,
     TWO_CHUNKS,
@@ -47,6 +48,15 @@ TWO_REQUESTS = {
     "the image client goes away": Options((TEXT, TWO_IMAGES), cancels=1),
     "the text client goes away": Options((IMAGE, TEXT), cancels=1),
     "text before an image, and the client goes away": Options((TEXT, TEXT_THEN_IMAGE), cancels=1),
+    "text waits for the image behind it, which fails": Options(
+        (TEXT, TEXT_THEN_IMAGE), rows_before_picture=2, cancels=1, image_failures=1
+    ),
+    "what is left of a text waits for the image behind it": Options(
+        (SHORT, TEXTS_THEN_IMAGE), rows_before_picture=2, prefill_budget=2, hits=1
+    ),
+    "pressure, text waits for the image behind it": Options(
+        (LONG, LONG_IMAGE), rows_before_picture=2, cancels=1, **TIGHT
+    ),
     "both clients go away": Options((SHORT, IMAGE), cancels=2),
     "a client stalls": Options((TEXT, IMAGE), stalls=1, client_timeouts=True),
     "one slot, the queue times out": Options((IMAGE, TEXT), slots=1, queue_timeouts=True),

@@ -13,6 +13,7 @@ TWO_CHUNKS = Shape(prompt_rows=2)
 IMAGE = Shape(prompt_rows=1, spans=((0, 1),))
 TWO_IMAGES = Shape(prompt_rows=2, spans=((0, 1), (1, 1)))
 TEXT_THEN_IMAGE = Shape(prompt_rows=2, spans=((1, 1),))
+TEXTS_THEN_IMAGE = Shape(prompt_rows=4, spans=((3, 1),))
 SHORT = Shape(prompt_rows=1, max_tokens=1)
 
 P, Q = b"P", b"Q"

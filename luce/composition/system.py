@@ -84,7 +84,10 @@ class System:
         self.seen |= {loop, encoder}
         return World(
             options,
-            [Request(number, shape) for number, shape in enumerate(options.shapes)],
+            [
+                Request(number, shape, rows_before_picture=options.rows_before_picture)
+                for number, shape in enumerate(options.shapes)
+            ],
             Loop(options.depth, loop),
             Encoder(encoder),
             options.stalls,
@@ -227,6 +230,10 @@ class System:
             dropped = any(world.requests[n].active("parked_dropped") for n in loop.parked)
             if world.hits and (dropped or (loop.waiting and not loop.parked)):
                 yield "loop plans and finds a prefix"
+        if quiet and self._lets_in(world):
+            yield "loop lets in"
+            if world.hits:
+                yield "loop lets in and finds a prefix"
         if "turn" in active and quiet:
             yield "loop ends the turn"
         if "in_flight" in active:
@@ -243,6 +250,12 @@ class System:
             yield "timer of the loop fires"
         if world.drains and world.submitted:
             yield "server drains" if world.drains == self.options.drains else "server aborts"
+
+    def _lets_in(self, world: World) -> bool:
+        """Would somebody be let in between two plans?"""
+        loop = world.loop
+        shown = any(world.requests[number].missing_images for number in loop.waiting)
+        return loop.between and shown and bool(Planning(world, self.charts, self.seen).early().grants)
 
     # -- what it does
     # ---------------------------------------------------------------------------------------------
@@ -270,6 +283,8 @@ class System:
                 LoopActor(*actors).handles()
             case ["loop", "plans", *found]:
                 Planning(*actors).plans(hit=bool(found))
+            case ["loop", "lets", "in", *found]:
+                Planning(*actors).lets_in(hit=bool(found))
             case ["loop", "ends", *_]:
                 LoopActor(*actors).feeds("turn.done")
             case ["device:", "step", "failed"]:

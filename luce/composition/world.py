@@ -112,6 +112,8 @@ class Request:
     masking: bool = False
     computing: bool = False
     """The worker has not answered yet."""
+    rows_before_picture: int = attrs.field(default=1, kw_only=True)
+    """Of the system's options."""
 
     @property
     def follows(self) -> bool:
@@ -202,7 +204,8 @@ class Request:
         return any(map(self.active, takes)) and self.active("flowing")
 
     def copy(self) -> Request:
-        return Request(self.number, self.shape, *self.freeze())
+        least = self.rows_before_picture
+        return Request(self.number, self.shape, *self.freeze(), rows_before_picture=least)
 
     def freeze(self) -> tuple[Any, ...]:
         return (
@@ -259,6 +262,13 @@ class Loop:
         """Is the copy of a prefix into this slot still to be made?"""
         work = (*self.work, *(work for flight in self.flights for work in flight.work))
         return any(one.slot == slot and one.kind is WorkKind.ADOPT for one in work)
+
+    @property
+    def between(self) -> bool:
+        """`StepLoop._between`: is no plan due, and may somebody be let in?"""
+        work = (*self.work, *(work for flight in self.flights for work in flight.work))
+        between = not self.here.active.isdisjoint(("coalescing", "in_flight"))
+        return between and not any(one.kind is WorkKind.CAPTURE for one in work)
 
     def freeze(self) -> tuple[Any, ...]:
         return (
@@ -340,9 +350,13 @@ class World:
     def thaw(cls, options: Options, state: tuple[Any, ...]) -> World:
         requests, loop, encoder, counters = state
         here, mailbox, waiting, running, parked, retiring, saving, work, flights, held, reserved, *rest = loop
+        least = options.rows_before_picture
         return cls(
             options,
-            [Request(n, options.shapes[n], *fields) for n, fields in enumerate(requests)],
+            [
+                Request(n, options.shapes[n], *fields, rows_before_picture=least)
+                for n, fields in enumerate(requests)
+            ],
             Loop(
                 options.depth,
                 here,

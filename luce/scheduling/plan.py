@@ -1,16 +1,18 @@
 """Policy: from a frozen state to the next step. Pure: no I/O, no clock, no engine.
 
 Order of service (design §7): parked requests return before new ones are granted, both first in, first out, and none
-that does not fit with what it is promised; then one row for every decoding lane, under pressure as the ladder says
-(`pressure.py`); then prompt chunks in arrival order up to the prefill budget, beside answers up to what measured times
-allow (`step_pace.py`), and without answers so that prompts which came together get their first tokens together
-(`gathering.py`); then a slice of a staged pass (`staged_passes.py`). A request that does not fit blocks those behind
-it, so nobody is overtaken (invariant I8).
+that does not fit with what it is promised (those with pictures also between plans that launch rows, so that the encoder
+begins at once); then one row for every decoding lane, under pressure as the ladder says (`pressure.py`); then prompt
+chunks in arrival order up to the prefill budget, beside answers up to what measured times allow (`step_pace.py`),
+without answers so that prompts which came together get their first tokens together (`gathering.py`), and few rows in
+front of a picture along with it (`before_pictures.py`); then a slice of a staged pass (`staged_passes.py`). A request
+that does not fit blocks those behind it, so nobody is overtaken (invariant I8).
 """
 
 from __future__ import annotations
 
 from luce.engines.seam import RowSource, Segment, SegmentKind
+from luce.scheduling.before_pictures import rows_to_go
 from luce.scheduling.gathering import gathered
 from luce.scheduling.pressure import decode_growth, decode_lanes
 from luce.scheduling.staged_passes import staged_segments
@@ -30,6 +32,8 @@ def plan(state: LoopState) -> Decision:
         A decision that moves requests (the caller delivers it and plans again once they have answered), else the
         segments of the next step; empty when nothing can run.
     """
+    if state.early:
+        return Decision(grants=_early_grants(state))
     if not state.run_ahead:
         if state.parked:
             resumes = _resumes(state)
@@ -82,6 +86,18 @@ def _grants(state: LoopState) -> tuple[Grant, ...]:
     return tuple(grants)
 
 
+def _early_grants(state: LoopState) -> tuple[Grant, ...]:
+    """Those that would be made now, up to the last request with a picture: the encoder need not wait for a plan that
+    may launch rows. Text would gain nothing."""
+    if state.parked or not state.admitting:
+        return ()
+    grants = _grants(state)
+    shown = {waiting.key for waiting in state.waiting if waiting.pictures}
+    while grants and grants[-1].key not in shown:
+        grants = grants[:-1]
+    return grants
+
+
 def _decode_rows(decoding: list[Lane], held_back: frozenset[int]) -> list[Segment]:
     return [
         new_tuple(
@@ -103,7 +119,7 @@ def _decode_rows(decoding: list[Lane], held_back: frozenset[int]) -> list[Segmen
 
 def _prompt_chunks(state: LoopState, *, beside: bool) -> list[Segment]:
     """``beside``: the step has rows of answers, whose streams wait for it."""
-    budget = state.limits.prefill_budget
+    budget, least = state.limits.prefill_budget, state.limits.rows_before_picture
     if beside and state.rows_beside is not None:
         budget = state.rows_beside if budget is None else min(budget, state.rows_beside)
     chunks: list[Segment] = []
@@ -111,7 +127,8 @@ def _prompt_chunks(state: LoopState, *, beside: bool) -> list[Segment]:
     for lane in sorted(prefilling, key=_arrival):
         if not lane.runnable:
             continue
-        end = min(lane.ready_rows, lane.prompt_rows)
+        ready, prompt = lane.ready_rows, lane.prompt_rows
+        end = min(rows_to_go(lane.next_row, ready, prompt, least), prompt)
         if lane.cut_row is not None:
             end = min(end, lane.cut_row)
         count = end - lane.next_row

@@ -36,6 +36,8 @@ class Limits:
     """Prompt rows per step over all lanes; None is the whole prompt at once."""
     passes: PassLimits | None = None
     """None for engines that know no staged passes."""
+    rows_before_picture: int = 1
+    """Prompt rows at least that do not wait for the picture behind them: see :mod:`.before_pictures`."""
 
 
 @attrs.frozen
@@ -46,6 +48,8 @@ class Waiting:
     """Arrival number; also the FIFO order."""
     blocks: int
     """Blocks that it takes on a grant beyond those that others hold already."""
+    pictures: bool = False
+    """Some picture of it is to be encoded."""
 
 
 class Lane(NamedTuple):
@@ -116,6 +120,9 @@ class LoopState:
     """The next step copies staged prompts into their blocks."""
     admitting: bool = True
     """False when this plan may not grant slots."""
+    early: bool = False
+    """A step runs, or further arrivals are waited for: requests may be let in so that their pictures are encoded
+    meanwhile, and nothing else may be decided."""
     run_ahead: bool = False
     """Made right after a launch, before its results: only decode rows that continue a row in flight."""
     rows_beside: int | None = None

@@ -130,3 +130,71 @@ def test_rows_to_wait_for_are_as_many_as_fit_into_the_time() -> None:
     assert pace.gather_rows == 0
     pace.note(1, 0, 0.01)
     assert pace.gather_rows == int(10_000 * GATHER_SECONDS), "somebody got a token"
+
+
+COPY = {1: 0.003, 2: 0.004, 4: 0.005}
+"""Seconds of one of so many copies of states in a step."""
+
+
+def copying(pace: StepPace, copies: int, rows: int | None = None, slow: float = 1.0) -> float:
+    """:func:`step` with copies of states in it."""
+    prompts = pace.rows_beside(4, copies) if rows is None else rows
+    seconds = ALONE + slow * copies * COPY[copies] + (FIXED + ROW * prompts if prompts else 0)
+    pace.note(4, prompts, seconds, captures=copies)
+    return seconds
+
+
+def test_steps_with_copies_of_states_stay_under_the_time_too() -> None:
+    pace = settled_pace()
+    for _ in range(10):
+        step(pace, rows=3)
+    before = pace.rows_beside(4)
+    for _ in range(12):
+        for copies in (1, 2, 4):
+            copying(pace, copies, rows=0)
+    assert all(copying(pace, copies) <= pace.seconds for copies in (1, 2, 4) for _ in range(8))
+    assert all(step(pace) <= pace.seconds for _ in range(4))
+    assert LEAST_ROWS < pace.rows_beside(4, 4) < pace.rows_beside(4, 2) < pace.rows_beside(4) == before
+
+
+def test_copies_are_no_part_of_what_rows_take() -> None:
+    """Else a step without copies would get too few, and one with several too many."""
+    pace, other = settled_pace(), settled_pace()
+    for _ in range(12):
+        copying(pace, 2, rows=0)
+    for _ in range(12):
+        copying(pace, 2)
+    assert pace.rows_beside(4) == other.rows_beside(4)
+    assert pace.rows_beside(1) == other.rows_beside(1)
+
+
+def test_the_trap_of_the_copies_is_set() -> None:
+    """Counted as rows' time, as they once were, two copies are too much after steps without any."""
+    pace = settled_pace()
+    rows = pace.rows_beside(4)
+    assert ALONE + FIXED + ROW * rows <= pace.seconds < ALONE + FIXED + ROW * (rows + WHOLE) + 2 * COPY[2]
+
+
+def test_where_every_mixed_step_has_copies_its_time_is_found_all_the_same() -> None:
+    pace = StepPace(0.04)
+    pace.note(4, 0, ALONE)
+    taken = [copying(pace, 2) for _ in range(40)]
+    assert max(taken[20:]) <= pace.seconds
+    assert min(taken[20:]) > 0.6 * pace.seconds
+
+
+def test_numbers_of_copies_that_were_not_measured_count_as_the_nearest_that_was() -> None:
+    pace = settled_pace()
+    for _ in range(8):
+        copying(pace, 2, rows=0)
+    assert pace.rows_beside(4, 4) < pace.rows_beside(4, 2) < pace.rows_beside(4)
+
+
+def test_a_slow_copy_is_forgotten_soon() -> None:
+    """As the first one, which takes the memory that copies pass through."""
+    pace = settled_pace()
+    copying(pace, 1, rows=0, slow=100)
+    assert pace.rows_beside(4, 1) == LEAST_ROWS
+    for _ in range(6):
+        copying(pace, 1)
+    assert pace.rows_beside(4, 1) >= 192

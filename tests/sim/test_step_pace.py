@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 
+from luce.actors import freeze as freezing
 from luce.engines.fake.engine import fake_capabilities
 from luce.engines.fake.times import Times
 from luce.replay.redrive.driver import drive
@@ -54,3 +56,26 @@ def test_a_trace_leads_to_the_same_plans(tmp_path: Path) -> None:
     assert isinstance(first, FileStart) and first.header.options["step_seconds"] == 0.04
     found = drive(first.header, script_of(items), items)
     assert found.parted is None and found.launches == report.metrics.steps
+
+
+@pytest.mark.unrecorded
+@pytest.mark.parametrize("depth", [1, 2])
+def test_steps_with_copies_of_states_are_no_longer_than_others(
+    depth: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What prompts leave for later ones is copied at the beginning of the step behind them, beside others' rows."""
+
+    def longest() -> float:
+        shape = fake_capabilities(num_slots=10, num_blocks=2000, max_context=2000)
+        # The first ones tell what copies take.
+        clients = [text(f"first {number}", 4, at=0.1 * number, rows=400) for number in range(3)]
+        clients += [attrs.evolve(client, arrival=client.arrival + 1) for client in crowd()]
+        options = OPTIONS | {"depth": depth, "step_seconds": 0.04, "prefix_bytes": 1 << 30}
+        times = attrs.evolve(TIMES, work=0.005)
+        report = simulate(3, clients, shape, times, Faults(), **options)
+        assert check_results(report.results, Faults()) == 13
+        return report.metrics.longest_mixed
+
+    assert longest() <= 0.04
+    monkeypatch.setattr(freezing, "_captures", lambda _: 0)
+    assert longest() > 0.042, "the trap is set"

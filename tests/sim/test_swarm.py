@@ -44,7 +44,9 @@ def draw(rng: random.Random) -> tuple[dict[str, Any], dict[str, Any], Times, Fau
         "image_bytes": rng.choice([0, 400, 10**6]),
         "coalesce": rng.choice([0.0, 0.02]),
     }
-    return engine, server, rng.choice([TIMES, Times(), SLOW_COPIES]), rng.choice([CALM, FAULTY, WILD])
+    times, faults = rng.choice([TIMES, Times(), SLOW_COPIES]), rng.choice([CALM, FAULTY, WILD])
+    server["rows_before_picture"] = rng.choice([1, 3, 20])
+    return engine, server, times, faults
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
