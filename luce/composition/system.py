@@ -344,12 +344,16 @@ class System:
             if len(request.mailbox) > self.longest_mailbox:
                 length = len(request.mailbox) - len(request.shape.spans)
                 self.longest_mailbox = max(self.longest_mailbox, length)
-            if here is not None and here.finished and (
-                number in loop.running.values()
-                or number in loop.waiting
-                or number in loop.parked
-                or any(number in holders for _, _, holders in encoder.pictures[0])
-                or request.saved_rows is not None
+            if (
+                here is not None
+                and here.finished
+                and (
+                    number in loop.running.values()
+                    or number in loop.waiting
+                    or number in loop.parked
+                    or any(number in holders for _, _, holders in encoder.pictures[0])
+                    or request.saved_rows is not None
+                )
             ):
                 raise Violation(f"request {number} is final and still holds a slot, a place or a picture")
             if request.slot is not None and loop.running.get(request.slot) != number:
