@@ -52,7 +52,7 @@ def _labelled(what: str, answers: Mapping[str, bool]) -> str:
 def way_to(chart: Chart, state: str, *, limit: int) -> Fault | None:
     """A shortest way to a state, told as one to a fault; None where no way is found in ``limit`` configurations."""
     found = explore(ChartAlone(chart), limit=limit)
-    for here in found.parents:
+    for here in found.numbers:
         if here is not None and state in here.active:
             return Fault(f"{chart.name} is in {state}", found.path(here))
     return None

@@ -11,7 +11,6 @@ good end can be reached any more, live-locks included.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Hashable, Iterable
 from typing import Generic, Protocol, TypeVar
 
@@ -59,35 +58,45 @@ class Fault:
 
 @attrs.define(eq=False)
 class Exploration(Generic[S]):
-    """All states found, how each was reached first, and the graph between them."""
+    """All states found, how each was reached first, and the graph between them.
 
-    parents: dict[S, tuple[S, str] | None]
-    successors: dict[S, list[S]]
-    """Complete for every state, unless the exploration stopped at a fault or at its limit."""
+    A state is hashed once, when it is found: the hash of a large tuple takes about as long as a step of the model.
+    """
+
+    numbers: dict[S, int]
+    """Every state, in the order in which they were found, by its place in it."""
+    origins: list[tuple[int, str] | None]
+    """By number: from which state it was reached first, and how; nothing for the start."""
+    successors: list[list[int]]
+    """By number. There for every state, and complete, unless the exploration stopped at a fault or at its limit."""
     faults: list[Fault]
     complete: bool
     """Every reachable state was visited."""
 
     @property
     def states(self) -> int:
-        return len(self.parents)
+        return len(self.numbers)
 
     @property
     def edges(self) -> int:
-        return sum(map(len, self.successors.values()))
+        return sum(map(len, self.successors))
 
     def path(self, state: S) -> tuple[str, ...]:
         """Labels of a shortest path from the start to `state`."""
+        return self._path(self.numbers[state])
+
+    def _path(self, number: int) -> tuple[str, ...]:
         labels: list[str] = []
-        step = self.parents[state]
+        step = self.origins[number]
         while step is not None:
             labels.append(step[1])
-            step = self.parents[step[0]]
+            step = self.origins[step[0]]
         return tuple(reversed(labels))
 
     def stuck(self, is_end: Callable[[S], bool]) -> list[S]:
         """Deadlocks: states without a successor that are no end."""
-        return [s for s, following in self.successors.items() if not following and not is_end(s)]
+        visited = zip(self.numbers, self.successors, strict=False)
+        return [state for state, following in visited if not following and not is_end(state)]
 
     def cut_off(self, is_end: Callable[[S], bool]) -> list[S]:
         """States from which no end can be reached. Empty means: progress is always possible."""
@@ -95,18 +104,18 @@ class Exploration(Generic[S]):
             return self._cut_off(is_end)
 
     def _cut_off(self, is_end: Callable[[S], bool]) -> list[S]:
-        before: dict[S, list[S]] = {}
-        for state, following in self.successors.items():
+        before: list[list[int]] = [[] for _ in self.numbers]
+        for number, following in enumerate(self.successors):
             for other in following:
-                before.setdefault(other, []).append(state)
-        fine = {state for state in self.parents if is_end(state)}
-        work = list(fine)
+                before[other].append(number)
+        fine = bytearray(is_end(state) for state in self.numbers)
+        work = [number for number, is_fine in enumerate(fine) if is_fine]
         while work:
-            for state in before.get(work.pop(), ()):
-                if state not in fine:
-                    fine.add(state)
-                    work.append(state)
-        return [state for state in self.parents if state not in fine]
+            for number in before[work.pop()]:
+                if not fine[number]:
+                    fine[number] = True
+                    work.append(number)
+        return [state for state, is_fine in zip(self.numbers, fine, strict=True) if not is_fine]
 
 
 def explore(model: Model[S], *, limit: int = 1_000_000, faults: int = 1) -> Exploration[S]:
@@ -119,25 +128,25 @@ def explore(model: Model[S], *, limit: int = 1_000_000, faults: int = 1) -> Expl
 
 def _explore(model: Model[S], limit: int, faults: int) -> Exploration[S]:
     start = model.start()
-    found: Exploration[S] = Exploration({start: None}, {}, [], complete=False)
-    parents = found.parents
-    work = deque([start])
-    while work:
-        state = work.popleft()
-        following = found.successors[state] = []
+    found: Exploration[S] = Exploration({start: 0}, [None], [], [], complete=False)
+    numbers, states = found.numbers, [start]
+    for here, state in enumerate(states):  # grows meanwhile
+        following: list[int] = []
+        found.successors.append(following)
         for action in model.actions(state):
             try:
                 after = model.apply(state, action)
             except (Violation, IllegalEvent) as broken:
-                found.faults.append(Fault(str(broken), (*found.path(state), action)))
+                found.faults.append(Fault(str(broken), (*found._path(here), action)))
                 if len(found.faults) >= faults:
                     return found
                 continue
-            following.append(after)
-            if after not in parents:
-                parents[after] = (state, action)
-                work.append(after)
-        if len(parents) > limit:
+            number = numbers.setdefault(after, len(states))
+            following.append(number)
+            if number == len(states):
+                states.append(after)
+                found.origins.append((here, action))
+        if len(states) > limit:
             return found
     found.complete = True
     return found

@@ -15,7 +15,7 @@ from luce.errors import IllegalEvent
 __all__ = ["Actor"]
 
 
-@attrs.frozen(eq=False)
+@attrs.define(eq=False)
 class Actor:
     """One action's worth of an actor. Subclasses mirror those of luce/actors on a thawed world, and check every rule
     on the way."""
@@ -32,11 +32,7 @@ class Actor:
     def feed(
         self, machine: str, here: Configuration, event: str, guards: object
     ) -> tuple[Configuration, tuple[Send, ...]]:
-        def ask(name: str) -> bool:
-            answer: bool = getattr(guards, name)()
-            return answer
-
-        outcome = advance(here, event, ask)
+        outcome = advance(here, event, lambda name: getattr(guards, name)())
         if outcome.then is None:
             raise IllegalEvent(machine, here.states, event)
         self.seen.add(outcome.then)

@@ -62,6 +62,11 @@ def _steps_in(loop: Configuration) -> int:
     return next((count for state, count in steps.items() if state in loop.active), 0)
 
 
+@cache
+def _words(action: str) -> tuple[str, ...]:
+    return tuple(action.split())
+
+
 class System:
     """`luce.charts.explorer.Model` of one `Options`."""
 
@@ -266,8 +271,12 @@ class System:
             world = World.thaw(self.options, state)
         self._thawed = None, world
         actors = world, self.charts, self.seen
-        words = action.split()
+        words = _words(action)
         match words:
+            case ["request", number, *_]:
+                RequestTask(*actors).handles(world.requests[int(number)], fills=action.endswith("is full"))
+            case ["loop", "handles", _]:
+                LoopActor(*actors).handles()
             case ["client", number, what, *_]:
                 self._client(world, world.requests[int(number)], what)
             case ["timer", "of", *_]:
@@ -277,10 +286,6 @@ class System:
                 request = world.requests[int(number)]
                 request.timers -= {event}
                 request.mailbox += ((event,),)
-            case ["request", number, *_]:
-                RequestTask(*actors).handles(world.requests[int(number)], fills=action.endswith("is full"))
-            case ["loop", "handles", _]:
-                LoopActor(*actors).handles()
             case ["loop", "plans", *found]:
                 Planning(*actors).plans(hit=bool(found))
             case ["loop", "lets", "in", *found]:
@@ -335,16 +340,20 @@ class System:
         if len(loop.running) > options.slots or sum(loop.held.values()) > options.blocks:
             raise Violation("more slots or blocks are in use than there are")
         for request in world.requests:
-            number = request.number
+            number, here = request.number, request.here
             if len(request.mailbox) > self.longest_mailbox:
                 length = len(request.mailbox) - len(request.shape.spans)
                 self.longest_mailbox = max(self.longest_mailbox, length)
-            if request.final and (
-                number in loop.running.values()
-                or number in loop.waiting
-                or number in loop.parked
-                or any(number in holders for _, _, holders in encoder.pictures[0])
-                or request.saved_rows is not None
+            if (
+                here is not None
+                and here.finished
+                and (
+                    number in loop.running.values()
+                    or number in loop.waiting
+                    or number in loop.parked
+                    or any(number in holders for _, _, holders in encoder.pictures[0])
+                    or request.saved_rows is not None
+                )
             ):
                 raise Violation(f"request {number} is final and still holds a slot, a place or a picture")
             if request.slot is not None and loop.running.get(request.slot) != number:

@@ -61,7 +61,7 @@ def _most_messages(options: Options) -> int:
 
 def way_to(verdict: Verdict, chart: str, state: str) -> Fault | None:
     """A shortest way to where a machine of a chart is in a state, if one was found."""
-    for found in verdict.found.parents:
+    for found in verdict.found.numbers:
         for machine, here in verdict.system.where(found):
             if here.chart.name == chart and state in here.active:
                 return Fault(f"{machine} is in {state}", verdict.found.path(found))

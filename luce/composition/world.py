@@ -27,7 +27,7 @@ Message = tuple[Any, ...]
 """Event name first, then what it carries."""
 
 
-@attrs.frozen
+@attrs.frozen(cache_hash=True)
 class Row:
     """One segment of a step and whose it is."""
 
@@ -56,7 +56,7 @@ class Work(NamedTuple):
     """Rows in it."""
 
 
-@attrs.frozen
+@attrs.frozen(cache_hash=True)
 class Flight:
     """A step: `luce.actors.flight.Flight`."""
 

@@ -5,9 +5,10 @@ Importing this module needs the package python-statemachine, which serving does 
 Cautions found by reading and running python-statemachine 3.2.2 (design-notes §2): documents are loaded
 without its structural validation, so only luce's loader checks them; an event without a transition is ignored
 unless `allow_event_without_transition` is false; a guard that cannot be found is silently false, so every
-guard is set here before every event; sessions are kept by class name and never freed, so each machine of a chart that
-asks for its own states gets its own processor. A send to `#_actor` reaches nobody there and becomes an internal
-`error.communication`, which no chart handles.
+guard is set here before every event. Machines share what is made of their chart's text, which takes far longer
+than a step; sessions are kept by class name, that of the first machine for all, but what a chart of luce can
+ask, `In()` and its guards, is asked of the machine itself. A send to `#_actor` reaches nobody there and becomes
+an internal `error.communication`, which no chart handles.
 """
 
 from __future__ import annotations
@@ -170,7 +171,7 @@ class Voice:
     def _new(self, chart: Chart, bits: int) -> Independent:
         text = self._texts[chart.name]
         made = self._classes.get(chart.name)
-        if made is None and "In(" not in text:
+        if made is None:
             made = self._classes[chart.name] = machine_class(chart, text)
         return Independent(chart, text, _answers(chart, bits), made=made)
 

@@ -95,7 +95,7 @@ def test_the_end_needs_nobody(deaf: bool) -> None:
     found = explore(server)
     assert found.complete and not found.faults
     assert not found.stuck(server.ended) and not found.cut_off(server.ended)
-    for state in found.parents:
+    for state in found.numbers:
         if "draining" in state[0].active:
             while state[1]:
                 state = server.apply(state, min(state[1]))

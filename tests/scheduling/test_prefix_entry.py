@@ -68,10 +68,10 @@ def test_readers_keep_an_entry_and_everything_can_end() -> None:
     found = explore(EntryModel(load_chart("prefix_entry")))
     assert found.complete and found.faults == []
     assert found.stuck(end) == [] and found.cut_off(end) == []
-    assert {state for here, _ in found.parents for state in here.states} == set(
+    assert {state for here, _ in found.numbers for state in here.states} == set(
         load_chart("prefix_entry").states
     )
-    assert {readers for _, readers in found.parents} == set(range(READERS + 1))
+    assert {readers for _, readers in found.numbers} == set(range(READERS + 1))
     assert found.states == 15
 
 
