@@ -120,6 +120,14 @@ class Mailbox(Generic[T]):
         if waker.sleeper is not None:
             waker.wake()
 
+    def await_reader(self) -> None:
+        """The reader's task has been started and not run yet; it calls :meth:`handled` when it does.
+
+        Else the loop could grant slots before, and of several who came together some would ask for their pictures a
+        moment ahead of others.
+        """
+        self._turn.pending += 1
+
     def pop(self) -> T | None:
         """The next message without waiting, or None. The reader must call :meth:`handled` for it."""
         return self.items.popleft() if self.items else None

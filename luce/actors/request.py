@@ -243,13 +243,18 @@ class Request:
     # -- the task -------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Enter the queue. Synchronous, so that requests queue in the order in which they were submitted."""
+        """Enter the queue; :meth:`run` is to be started at once.
+
+        Synchronous, so that requests queue in the order in which they were submitted.
+        """
+        self.mailbox.await_reader()
         self._deliver(self.machine.start())
 
     async def run(self) -> None:
         """Handle messages until the chart is final."""
         machine, mailbox = self.machine, self.mailbox
         items, arrival, handle, handled = mailbox.items, mailbox.arrival, self._handle, mailbox.handled
+        handled()
         while not machine.current.finished:
             while not items:
                 await arrival()

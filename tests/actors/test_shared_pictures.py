@@ -177,6 +177,20 @@ async def test_order_is_that_of_first_asking_whoever_leaves() -> None:
         assert engine.begun == [b"A", b"B", b"C", b"D"]
 
 
+async def test_nobody_gets_a_slot_before_all_who_came_together_have_begun() -> None:
+    """Trio runs tasks in any order: one that began with a grant in its mailbox would ask ahead of others."""
+    engine = Gated()
+    async with serving(engine) as service:
+        turn = service._wiring.turn
+        for n in range(3):
+            service.submit(showing(n, b"P"))
+        assert turn.pending == 6, "each has asked for a slot, and its task has not begun"
+        await trio.testing.wait_all_tasks_blocked()
+        assert turn.pending == 0 and engine.begun == [b"P"]
+        engine.gate.set()
+        await settled(service)
+
+
 async def test_a_failure_fails_those_who_wait_and_is_tried_again_for_later_ones() -> None:
     engine = Gated(num_slots=5)
     engine.fail_encode(b"P", "no memory")
