@@ -243,10 +243,7 @@ class Request:
     # -- the task -------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Enter the queue; :meth:`run` is to be started at once.
-
-        Synchronous, so that requests queue in the order in which they were submitted.
-        """
+        """Enter the queue, before :meth:`run`. Synchronous, so that they queue in the order of their submission."""
         self.mailbox.await_reader()
         self._deliver(self.machine.start())
 
