@@ -213,8 +213,7 @@ class Request:
 
     def start_at(self, row: int) -> None:
         """Its slot holds the state after ``row`` rows, and nothing of it is in flight."""
-        self.next_row = self.computed_rows = row
-        self.ready_rows = count_ready_rows(self.spec, self.computed_rows)
+        self.next_row, self.computed_rows, self.ready_rows = row, row, count_ready_rows(self.spec, row)
         self.staged = self._needs_passes()
         self.imported = False
 
@@ -249,8 +248,8 @@ class Request:
 
     async def run(self) -> None:
         """Handle messages until the chart is final."""
-        machine, mailbox = self.machine, self.mailbox
-        items, arrival, handle, handled = mailbox.items, mailbox.arrival, self._handle, mailbox.handled
+        machine, items, arrival = self.machine, self.mailbox.items, self.mailbox.arrival
+        mailbox, handle, handled = self.mailbox, self._handle, self.mailbox.handled
         handled()
         while not machine.current.finished:
             while not items:
