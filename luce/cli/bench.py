@@ -15,7 +15,18 @@ from luce.bench.engine_points import PARTS, Plan
 from luce.bench.report import Report, comparison_lines, head_lines, point_line, read_report
 from luce.bench.running import Telling, check_room, load_options, measure, traffic_of
 from luce.cli.device_defaults import prefill_rows, rows_before_picture, step_seconds
-from luce.cli.flags import COUNT, FILE, NAME, OPERANDS, SECONDS, ConfigFlags, ModelPath, OperandsName, whole
+from luce.cli.flags import (
+    COUNT,
+    FILE,
+    NAME,
+    OPERANDS,
+    SECONDS,
+    ConfigFlags,
+    ModelPath,
+    OperandsName,
+    chosen_operands,
+    whole,
+)
 from luce.cli.in_process import load_with_progress
 from luce.cli.outputs import check_writable, writing
 from luce.cli.shapes import Form, Shape
@@ -151,7 +162,7 @@ def run(
         raise ConfigError("is instead of a MODEL; leave one of them away", flag="--synthetic")
     if format is not None and synthetic is None:
         raise ConfigError("is of random weights; give --synthetic, too", flag="--format")
-    taken = None if operands is None else Operands(operands)
+    taken = chosen_operands(operands)
     on_gpu = choose_device(device, operands=taken) is not None
     if format is not None and not on_gpu:
         raise ConfigError("the CPU engine holds weights in float32; leave it away", flag="--format")

@@ -15,7 +15,7 @@ import numpy as np
 from cyclopts import Parameter
 from rich.console import Console
 
-from luce.cli.flags import FILE, NAME, OPERANDS, ConfigFlags, OperandsName
+from luce.cli.flags import FILE, NAME, OPERANDS, ConfigFlags, OperandsName, chosen_operands
 from luce.cli.matrix import run_matrix
 from luce.cli.shapes import Shape
 from luce.compute.blas import pin_blas
@@ -108,7 +108,7 @@ def doctor(
         raise ConfigError("is what the matrix runs on; give --matrix, too", flag="--synthetic")
     console = Console(highlight=False, soft_wrap=True)
     good = True
-    taken = None if operands is None else Operands(operands)
+    taken = chosen_operands(operands)
     for finding in examine(model, device, taken):
         mark = "[green]ok[/]   " if finding.good else "[red]FAIL[/] "
         console.print(mark, end="")

@@ -30,6 +30,7 @@ __all__ = [
     "ModelFlags",
     "ModelPath",
     "OperandsName",
+    "chosen_operands",
     "parse_bytes",
     "whole",
 ]
@@ -122,6 +123,14 @@ OPERANDS = Parameter(
 )
 OperandsName = Literal["bf16", "f16"]
 
+
+def chosen_operands(name: OperandsName | None) -> Any:
+    """:class:`luce.compute.operands.Operands` of that name; None: the flag was not given."""
+    from luce.compute.operands import Operands
+
+    return None if name is None else Operands(name)
+
+
 Slots = Annotated[int, COUNT, Parameter(group=MODEL, help="Requests that run at once; more wait in a queue.")]
 
 
@@ -188,7 +197,6 @@ class ModelFlags:
 
     def options(self, sampling: Mapping[str, float | int] | None = None) -> Any:
         """:class:`luce.engines.load_model.LoadOptions` of these flags, and of those about sampling that were given."""
-        from luce.compute.operands import Operands
         from luce.engines.load_model import LoadOptions
 
         return LoadOptions(
@@ -200,7 +208,7 @@ class ModelFlags:
             num_blocks=self.blocks,
             max_memory=self.max_memory,
             device=self.device,
-            operands=None if self.operands is None else Operands(self.operands),
+            operands=chosen_operands(self.operands),
             encoder_device=self.encoder_device,
             sampling=sampling or {},
         )

@@ -13,11 +13,10 @@ import numpy as np
 from cyclopts import Parameter
 from rich.console import Console
 
-from luce.cli.flags import FILE, NAME, OPERANDS, ConfigFlags, OperandsName
+from luce.cli.flags import FILE, NAME, OPERANDS, ConfigFlags, OperandsName, chosen_operands
 from luce.cli.inputs import read_file
 from luce.cli.loading_progress import loading_progress
 from luce.cli.outputs import check_writable, same_file, writing
-from luce.compute.operands import Operands
 from luce.engines.load_model import (
     LoadedEngine,
     LoadOptions,
@@ -92,7 +91,7 @@ def logits(
     check_writable(out, "--out")
     asked = read_request(request)
     chat = asked.messages is not None
-    taken = None if operands is None else Operands(operands)
+    taken = chosen_operands(operands)
     options = LoadOptions(mmproj=mmproj, slots=1, context=1, device=device, operands=taken)
     opened = open_model(model, options, chat=chat, fitting=False)
     with _naming(request):
