@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from luce.compute import activations
-from luce.compute.bf16 import round_bf16
 from luce.compute.device import Device
 from luce.compute.gemm import Epilogue, WeightMatrix, scratch_for
+from luce.compute.operands import Operands
 from luce.compute.packing import RECORD_BYTES, packed_shape
 from luce.weights import formats
 
@@ -31,13 +31,15 @@ SCALE_BYTES = {"Q8_0": 256, "Q4_0": 256, "Q6_K": 32, "IQ4_XS": 32, "Q4_K": 64, "
 """At the end of a record: f16 scales, which have to be numbers."""
 
 
-def random_records(name: str, rows: int, depth: int) -> np.ndarray:
+def random_records(name: str, rows: int, depth: int, operands: Operands) -> np.ndarray:
     """Records of random weights: a small run of them, repeated."""
     blocks, count, size = packed_shape(name, rows, depth)
     rng = np.random.default_rng(rows)
     some = rng.integers(0, 256, (64, size), dtype=np.uint8)
     if name == "BF16":
-        some = round_bf16((rng.standard_normal((64, size // 2)) * 0.02).astype(np.float32)).view(np.uint8)
+        some = operands.hold_weights((rng.standard_normal((64, size // 2)) * 0.02).astype(np.float32)).view(
+            np.uint8
+        )
     else:
         scales = rng.uniform(2e-5, 8e-5, (64, SCALE_BYTES[name] // 2)).astype(np.float16)
         some[:, -SCALE_BYTES[name] :] = scales.view(np.uint8)
@@ -136,10 +138,11 @@ def main() -> None:
     parser.add_argument("--shapes", default=SHAPES)
     parser.add_argument("--rows", default="1,4,16,64")
     parser.add_argument("--wide", action="store_true", help="more than 16 rows through gemm_wide.cu")
+    parser.add_argument("--operands", choices=[one.value for one in Operands], default="bf16")
     given = parser.parse_args()
     from luce.compute.cupy_device import open_device
 
-    device: Device = open_device(int(given.device.partition(":")[2] or 0))
+    device: Device = open_device(int(given.device.partition(":")[2] or 0), operands=Operands(given.operands))
     bandwidth = copy_bandwidth(device, 2048)
     print(f"{device.fingerprint}; copy {bandwidth / 1e12:.2f} TB/s")
     print("format   rows   N x K      ", *(f"{title:>12}" for title in TITLES))
@@ -148,7 +151,7 @@ def main() -> None:
         out, depth = (int(size) for size in shape.split("x"))
         beside = {rows: cublas(rows, out, depth) for rows in counts}
         for name in given.formats.split(","):
-            base = random_records(name, out, depth)
+            base = random_records(name, out, depth, device.operands)
             copies = max(2, int(CACHE_BYTES / base.nbytes) + 1)
             records = [device.array(base) for _ in range(copies)]
             nbytes = formats.num_bytes(name, (out, depth))
