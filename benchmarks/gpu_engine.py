@@ -16,7 +16,7 @@ import numpy as np
 
 from luce.compute.cupy_device import open_device
 from luce.compute.device import Device
-from luce.compute.operands import Operands
+from luce.compute.operands import DEFAULT_OPERANDS, Operands
 from luce.engines.qwen35.device.engine import DeviceEngine
 from luce.engines.qwen35.device.plan import DeviceSizes
 from luce.engines.qwen35.device.runner import Runner
@@ -139,7 +139,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 16])
     parser.add_argument("--context", type=int, default=4096)
     parser.add_argument("--prompt", type=int, default=8192)
-    parser.add_argument("--operands", choices=[one.value for one in Operands], default="bf16")
+    parser.add_argument("--operands", choices=[one.value for one in Operands], default=DEFAULT_OPERANDS.value)
     arguments = parser.parse_args()
     config = attrs.evolve(released(arguments.shape), vision=None)
     device = open_device(0, operands=Operands(arguments.operands))

@@ -17,7 +17,7 @@ import numpy as np
 from luce.compute import activations
 from luce.compute.device import Device
 from luce.compute.gemm import Epilogue, WeightMatrix, scratch_for
-from luce.compute.operands import Operands
+from luce.compute.operands import DEFAULT_OPERANDS, Operands
 from luce.compute.packing import RECORD_BYTES, packed_shape
 from luce.weights import formats
 
@@ -138,7 +138,7 @@ def main() -> None:
     parser.add_argument("--shapes", default=SHAPES)
     parser.add_argument("--rows", default="1,4,16,64")
     parser.add_argument("--wide", action="store_true", help="more than 16 rows through gemm_wide.cu")
-    parser.add_argument("--operands", choices=[one.value for one in Operands], default="bf16")
+    parser.add_argument("--operands", choices=[one.value for one in Operands], default=DEFAULT_OPERANDS.value)
     given = parser.parse_args()
     from luce.compute.cupy_device import open_device
 

@@ -118,8 +118,8 @@ ModelPath = Annotated[
 ]
 
 OPERANDS = Parameter(
-    help="What weight products on a GPU multiply: bf16, or f16, which is nearer to exact arithmetic and has no numbers "
-    "for activations over a million. bf16 by default."
+    help="What weight products on a GPU multiply: f16, the default, or bf16, which is farther from exact "
+    "arithmetic and has numbers for activations over a million, too."
 )
 OperandsName = Literal["bf16", "f16"]
 

@@ -41,7 +41,7 @@ def num_values(rows: int, depth: int, tile: int) -> int:
     return padded_rows(rows, tile) * padded_depth(depth) // 16 * 17
 
 
-def pack(x: F32, tile: int, fill: int = 0, operands: Operands = Operands.BF16) -> U16:
+def pack(x: F32, tile: int, fill: int = 0, *, operands: Operands) -> U16:
     """Rows [R, K] of float32 as operands in the layout, with their sums.
 
     Args:
@@ -68,9 +68,7 @@ def pack(x: F32, tile: int, fill: int = 0, operands: Operands = Operands.BF16) -
     return np.concatenate([order.reshape(-1), behind.reshape(-1)])
 
 
-def unpack(
-    packed: U16, rows: int, depth: int, tile: int, operands: Operands = Operands.BF16
-) -> tuple[F32, F32, F32]:
+def unpack(packed: U16, rows: int, depth: int, tile: int, operands: Operands) -> tuple[F32, F32, F32]:
     """Values [R, K] and hi and lo of the sums [R, padded K / 32] of a buffer of :func:`num_values`."""
     height, deep = padded_rows(rows, tile), padded_depth(depth)
     values, sums = packed[: height * deep], packed[height * deep :]

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from luce.compute.device import SCALARS
 from luce.compute.kernel_sources import Defines, kernels_directory, module_key, source_path
-from luce.compute.operands import Operands
+from luce.compute.operands import DEFAULT_OPERANDS, Operands
 from luce.compute.room import Room
 from luce.errors import ConfigError, DeviceError
 from luce.paused_collector import paused_collector
@@ -29,7 +29,7 @@ PLAIN_SHARED = 48 * 1024
 """Bytes of shared memory that a block may have without asking."""
 
 
-def open_device(index: int = 0, flag: str = "--device", operands: Operands = Operands.BF16) -> CupyDevice:
+def open_device(index: int = 0, flag: str = "--device", operands: Operands = DEFAULT_OPERANDS) -> CupyDevice:
     """The GPU with this number. The calling thread's work goes to it from now on, where it names no stream.
 
     Args:
@@ -156,7 +156,7 @@ class _Event:
 class CupyDevice:
     """Implements :class:`luce.compute.device.Device` with CuPy. Made by :func:`open_device`."""
 
-    def __init__(self, cupy: Any, index: int, operands: Operands = Operands.BF16) -> None:
+    def __init__(self, cupy: Any, index: int, operands: Operands = DEFAULT_OPERANDS) -> None:
         self.cupy = cupy
         self.index = index
         self.operands = operands

@@ -22,7 +22,7 @@ from luce.compute.device import SCALARS
 from luce.compute.fenced_memory import aligned, strays_of
 from luce.compute.host_build import built_module
 from luce.compute.kernel_sources import Defines
-from luce.compute.operands import Operands
+from luce.compute.operands import DEFAULT_OPERANDS, Operands
 from luce.errors import DeviceError
 from luce.paused_collector import paused_collector
 
@@ -131,7 +131,7 @@ class HostDevice:
         threads: bool = False,
         options: tuple[str, ...] = (),
         poison: bool = True,
-        operands: Operands = Operands.BF16,
+        operands: Operands = DEFAULT_OPERANDS,
     ) -> None:
         self.operands = operands
         self.fingerprint = f"host build of the kernels{operands.of_fingerprint}"

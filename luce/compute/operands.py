@@ -11,7 +11,7 @@ import numpy.typing as npt
 from luce.compute.bf16 import round_bf16, widen_bf16
 from luce.compute.kernel_sources import Defines
 
-__all__ = ["Operands"]
+__all__ = ["DEFAULT_OPERANDS", "Operands"]
 
 F32 = npt.NDArray[np.float32]
 U16 = npt.NDArray[np.uint16]
@@ -26,8 +26,8 @@ class Operands(enum.Enum):
 
     @property
     def defines(self) -> Defines:
-        """Macros for every kernel; bf16 is what they take without one."""
-        return {} if self is Operands.BF16 else {"OPERANDS": f"OPERANDS_{self.name}"}
+        """Macros for every kernel; f16 is what they take without one."""
+        return {} if self is Operands.F16 else {"OPERANDS": f"OPERANDS_{self.name}"}
 
     @property
     def of_fingerprint(self) -> str:
@@ -78,3 +78,7 @@ class Operands(enum.Enum):
     def hold_weights(self, w: F32) -> U16:
         with np.errstate(over="ignore"):
             return self.round(w * self.unit)
+
+
+DEFAULT_OPERANDS = Operands.F16
+"""Of a device, where nobody says otherwise."""

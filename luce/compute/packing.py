@@ -75,7 +75,7 @@ def interleave(gate: U8, up: U8) -> U8:
     return np.stack([gate.reshape(-1, 8, size), up.reshape(-1, 8, size)], axis=1).reshape(2 * rows, size)
 
 
-def pack(name: str, raw: U8, depth: int, operands: Operands = Operands.BF16) -> PackedWeights:
+def pack(name: str, raw: U8, depth: int, operands: Operands) -> PackedWeights:
     """Pack a whole matrix, [N, bytes of a row] of a file's format."""
     records = np.empty(packed_shape(name, len(raw), depth), np.uint8)
     for first, part in pack_rows(name, raw, depth, operands):
@@ -83,7 +83,7 @@ def pack(name: str, raw: U8, depth: int, operands: Operands = Operands.BF16) -> 
     return PackedWeights(stored_format(name), len(raw), depth, records)
 
 
-def pack_rows(name: str, raw: U8, depth: int, operands: Operands = Operands.BF16) -> Iterator[tuple[int, U8]]:
+def pack_rows(name: str, raw: U8, depth: int, operands: Operands) -> Iterator[tuple[int, U8]]:
     """As :func:`pack`, in pieces: the first row-block of each and its records."""
     step = max(ROW_BLOCK, _CHUNK_WEIGHTS // max(depth, 1) // ROW_BLOCK * ROW_BLOCK)
     for first in range(0, len(raw), step):

@@ -50,7 +50,7 @@ class Fields:
     minima: U8 | None = None
 
 
-def read_blocks(name: str, raw: U8, depth: int, operands: Operands = Operands.BF16) -> Fields:
+def read_blocks(name: str, raw: U8, depth: int, operands: Operands) -> Fields:
     """Take rows apart.
 
     Args:
@@ -129,7 +129,7 @@ def _scales(name: str, blocks: U8) -> tuple[U8 | None, U8 | None]:
     return None, None
 
 
-def tree_values(fields: Fields, operands: Operands = Operands.BF16) -> tuple[F32, F32, F32]:
+def tree_values(fields: Fields, operands: Operands) -> tuple[F32, F32, F32]:
     """The numbers that enter the tree.
 
     Returns:

@@ -7,7 +7,7 @@ import re
 from typing import cast
 
 from luce.compute.device import Device
-from luce.compute.operands import Operands
+from luce.compute.operands import DEFAULT_OPERANDS, Operands
 from luce.errors import ConfigError
 
 __all__ = ["AUTO", "CPU", "choose_device", "gpu_number"]
@@ -31,7 +31,7 @@ def choose_device(wanted: str, flag: str = "--device", operands: Operands | None
         wanted: ``cpu``; ``cuda``, ``cuda:N`` or ``hip:N``, the GPU of that number; ``auto``, the first GPU where CuPy
             finds one, else the CPU.
         flag: that it comes from.
-        operands: that its weight products take; None: bf16.
+        operands: that its weight products take; None: DEFAULT_OPERANDS.
 
     Raises:
         ConfigError: it is none of these, CuPy is not installed (says what to install), there is no such GPU, or it is
@@ -44,7 +44,7 @@ def choose_device(wanted: str, flag: str = "--device", operands: Operands | None
 
     if wanted == AUTO:
         try:
-            found = open_device(0, operands=operands or Operands.BF16)
+            found = open_device(0, operands=operands or DEFAULT_OPERANDS)
         except ConfigError as error:
             log.debug("no GPU: %s", error)
             _check_cpu(operands)
@@ -54,7 +54,7 @@ def choose_device(wanted: str, flag: str = "--device", operands: Operands | None
     match = _GPU.fullmatch(wanted)
     if match is None:
         raise ConfigError(f"{wanted!r} is no device; use cpu, cuda:N, hip:N or auto", flag=flag)
-    device = open_device(int(match[2] or 0), flag, operands or Operands.BF16)
+    device = open_device(int(match[2] or 0), flag, operands or DEFAULT_OPERANDS)
     if device.hip != (match[1] == "hip"):
         have = "ROCm" if device.hip else "CUDA"
         raise ConfigError(f"CuPy is installed for {have}, and {wanted} was asked for", flag=flag)

@@ -1,8 +1,8 @@
 """``device``: the host build by default; a GPU with LUCE_TEST_DEVICE=cuda. The same tests run on both, and on the host
 build under a sanitizer with LUCE_TEST_DEVICE=host-address or host-thread (see `sanitized.py`). With cuda-apart each
 array on a GPU is an allocation of its own, as compute-sanitizer wants it (see `compute_sanitizer.py`); with cuda-shown,
-as its racecheck wants it, and host-shown kernels are built as there (see `shown_orders.py`). LUCE_TEST_OPERANDS=f16:
-products of f16, on any of them."""
+as its racecheck wants it, and host-shown kernels are built as there (see `shown_orders.py`). LUCE_TEST_OPERANDS=bf16:
+products of bf16, on any of them."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ import pytest
 from luce.compute.device import Device
 from luce.compute.host_build import host_compiler
 from luce.compute.host_device import HostDevice
-from luce.compute.operands import Operands
+from luce.compute.operands import DEFAULT_OPERANDS, Operands
 from tests.kernels.shown_orders import ShowingDevice
 
 
 def wanted_operands() -> Operands:
-    return Operands(os.environ.get("LUCE_TEST_OPERANDS", "bf16"))
+    return Operands(os.environ.get("LUCE_TEST_OPERANDS", DEFAULT_OPERANDS.value))
 
 
 def open_test_device(operands: Operands | None = None) -> Device:

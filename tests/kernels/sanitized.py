@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from luce.compute.host_build import host_compiler
 from luce.compute.host_device import HostDevice
-from luce.compute.operands import Operands
+from luce.compute.operands import DEFAULT_OPERANDS, Operands
 
 __all__ = ["SANITIZERS", "SanitizedDevice", "command", "environment", "missing"]
 
@@ -33,7 +33,7 @@ SUPPRESSIONS = Path(__file__).with_name("thread_sanitizer.supp")
 class SanitizedDevice(HostDevice):
     """Arrays of their exact size, so that a byte before or behind them is known to be nobody's."""
 
-    def __init__(self, sanitizer: str, operands: Operands = Operands.BF16) -> None:
+    def __init__(self, sanitizer: str, operands: Operands = DEFAULT_OPERANDS) -> None:
         super().__init__(threads=True, options=(f"-fsanitize={sanitizer}", "-g", "-O1"), operands=operands)
         self._libc = ctypes.CDLL(None)
         self._libc.memalign.restype = ctypes.c_void_p

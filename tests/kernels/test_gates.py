@@ -67,24 +67,24 @@ def test_every_kernel_compiles(target: str) -> None:
     assert not faults, "\n\n".join(faults)
 
 
-def of_f16(target: str) -> list[Module]:
-    """The first of each source and format (on one target; elsewhere of one source), with operands of f16."""
+def of_bf16(target: str) -> list[Module]:
+    """The first of each source and format (on one target; elsewhere of one source), with operands of bf16."""
     found = dict[tuple[str, object], Module]()
     for module in modules(target):
         form = module.defines.get("FORMAT", module.defines.get("SOURCE"))
         every_format = target in FULL or module.source == "selftest_records.cu"
         found.setdefault((module.source, form if every_format else None), module)
     return [
-        attrs.evolve(module, defines={**module.defines, **Operands.F16.defines}) for module in found.values()
+        attrs.evolve(module, defines={**module.defines, **Operands.BF16.defines}) for module in found.values()
     ]
 
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("target", [*NVIDIA, *AMD])
-def test_operands_of_f16_compile(target: str) -> None:
+def test_operands_of_bf16_compile(target: str) -> None:
     if (why := missing(target)) is not None:
         pytest.skip(f"NO COMPILE GATE for {target}: {why}")
-    every = of_f16(target)
+    every = of_bf16(target)
     forms = {module.defines["FORMAT"] for module in every if module.source == "selftest_records.cu"}
     assert forms == {f"FORMAT_{name}" for name in FORMATS}
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:

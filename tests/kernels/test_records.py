@@ -82,10 +82,10 @@ def test_short_rows_are_padded_with_zeros(device: Device, name: str, depth: int)
 
 def test_pieces_are_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     raw = random_rows("Q4_K", 100, 512)
-    whole = packing.pack("Q4_K", raw, 512)
+    whole = packing.pack("Q4_K", raw, 512, Operands.F16)
     monkeypatch.setattr(packing, "_CHUNK_WEIGHTS", 20_000)
-    assert len(list(packing.pack_rows("Q4_K", raw, 512))) == 4
-    np.testing.assert_array_equal(packing.pack("Q4_K", raw, 512).records, whole.records)
+    assert len(list(packing.pack_rows("Q4_K", raw, 512, Operands.F16))) == 4
+    np.testing.assert_array_equal(packing.pack("Q4_K", raw, 512, Operands.F16).records, whole.records)
 
 
 def test_gate_and_up_are_interleaved() -> None:

@@ -1,6 +1,6 @@
-"""Weight products of f16 (kernels/operands.h): tests of values and bits from the kernels' modules, on such a device.
+"""Weight products of bf16 (kernels/operands.h): tests of values and bits from the kernels' modules, on such a device.
 
-The other tests take LUCE_TEST_OPERANDS=f16, too.
+The other tests take LUCE_TEST_OPERANDS=bf16, too.
 """
 
 from __future__ import annotations
@@ -49,13 +49,15 @@ from tests.kernels.test_vision_rows import test_layer_norm as test_layer_norm
 
 @pytest.fixture(scope="session")
 def device() -> Device:
-    return open_test_device(Operands.F16)
+    return open_test_device(Operands.BF16)
 
 
 def test_the_device_takes_them(device: Device) -> None:
-    assert device.operands is Operands.F16 and device.fingerprint.endswith(", products of f16")
-    assert Operands.of_device(device.fingerprint) is Operands.F16
-    assert Operands.of_device(open_test_device(Operands.BF16).fingerprint) is Operands.BF16
+    assert device.operands is Operands.BF16 and "products of" not in device.fingerprint
+    assert Operands.of_device(device.fingerprint) is Operands.BF16
+    other = open_test_device(Operands.F16)
+    assert other.fingerprint.endswith(", products of f16")
+    assert Operands.of_device(other.fingerprint) is Operands.F16
 
 
 def test_what_is_held() -> None:

@@ -1,4 +1,4 @@
-"""A device whose products multiply f16: what leaves its range fails its request alone, and says what to try."""
+"""What products multiply: what leaves the range of f16 fails its request alone, and says what to try."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import attrs
 import numpy as np
 import pytest
 
+from luce.compute import cupy_device
 from luce.compute.operands import Operands
 from luce.engines.choose_device import choose_device
 from luce.engines.seam import RowSource, Segment, SegmentKind, StepPlan
@@ -38,7 +39,7 @@ def test_rows_beyond_the_range_say_what_to_try() -> None:
 
 def test_a_row_has_its_bits_beside_others_and_in_pieces() -> None:
     config, weights = bf16_model()
-    engine = new_device_engine(config, weights, device=device_of_tests(Operands.F16))
+    engine = new_device_engine(config, weights, device=device_of_tests(Operands.BF16))
     try:
         spec = text_spec([(7 * i + 3) % 100 for i in range(90)])
         whole = engine.forward_all(spec)[0]
@@ -54,7 +55,11 @@ def test_a_row_has_its_bits_beside_others_and_in_pieces() -> None:
         engine.shutdown()
 
 
-def test_the_cpu_has_no_such_operands() -> None:
+def test_the_cpu_has_no_such_operands(monkeypatch: pytest.MonkeyPatch) -> None:
+    def open_none(*_: object, **__: object) -> None:
+        raise ConfigError("no GPU")
+
+    monkeypatch.setattr(cupy_device, "open_device", open_none)
     for device in ("cpu", "auto"):
         with pytest.raises(ConfigError, match="is for a GPU; the CPU multiplies float32") as refused:
             choose_device(device, operands=Operands.F16)
