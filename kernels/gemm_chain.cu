@@ -78,10 +78,20 @@ static_assert(sizeof(Operation) == 128, "luce/compute/gemm_chain.py reckons with
 #define TAKE_ALL TAKE(0) TAKE(1) TAKE(2) TAKE(3)
 #endif
 
-// Copies `bytes`, a multiple of 16, by all threads.
-DEVICE void copy_in(u8* to, const u8* from, i32 bytes) {
-  _Pragma("unroll 8")
-  for (i32 at = thread() * 16; at < bytes; at += block_threads() * 16) *(u32x4*)(to + at) = *(const u32x4*)(from + at);
+#define COPY_STEP (ALL_WARPS * WARP * 16)
+// Copies `bytes`, a multiple of 16, by all threads, each with so many copies under way: loads before the first store, since the compiler, which
+// does not know where they go, keeps them in order.
+template <i32 COPIES> DEVICE void copy_in(u8* to, const u8* from, i32 bytes) {
+  NO_UNROLL
+  for (i32 at = thread() * 16; at < bytes; at += COPIES * COPY_STEP) {
+    u32x4 some[COPIES] = {};
+    UNROLL
+    for (i32 i = 0; i < COPIES; i++)
+      if (at + i * COPY_STEP < bytes) some[i] = *(const u32x4*)(from + at + i * COPY_STEP);
+    UNROLL
+    for (i32 i = 0; i < COPIES; i++)
+      if (at + i * COPY_STEP < bytes) *(u32x4*)(to + at + i * COPY_STEP) = some[i];
+  }
 }
 
 // counts: twice OPERATIONS, then one for each row-block of a sliced operation, zero before and after; parts: scratch for slices. Of the first
@@ -246,14 +256,14 @@ LUCE_KERNEL_CLUSTER(gemm_chain, ALL_WARPS * WARP, 1, CLUSTER)
 #if MINIMA
       // The first sums before the activations, so that their way is part of those'.
       const u8* its_sums = from + (i64)depth * ROWS * 2 + (i64)xs_first * (CHUNK_DEPTH * ROWS / 8);
-      const i32 sums_bytes = op.source == SOURCE_BARE ? 0 : bytes / 16, all_threads = block_threads() * 16;
+      const i32 sums_bytes = op.source == SOURCE_BARE ? 0 : bytes / 16, all_threads = COPY_STEP;
       u32x4 some = {};
       if (thread() * 16 < sums_bytes) some = *(const u32x4*)(its_sums + thread() * 16);
 #endif
-      copy_in(xs, from + (i64)xs_first * (CHUNK_DEPTH * ROWS * 2), bytes);
+      copy_in<ROWS <= 2 ? 4 : 8>(xs, from + (i64)xs_first * (CHUNK_DEPTH * ROWS * 2), bytes);
 #if MINIMA
       if (thread() * 16 < sums_bytes) *(u32x4*)(sums + thread() * 16) = some;
-      if (all_threads < sums_bytes) copy_in(sums + all_threads, its_sums + all_threads, sums_bytes - all_threads);
+      if (all_threads < sums_bytes) copy_in<1>(sums + all_threads, its_sums + all_threads, sums_bytes - all_threads);
       if (op.source == SOURCE_BARE) {
         sync_block();
         make_sums(xs, (u16*)sums, held);
