@@ -217,20 +217,24 @@ def plan_chain(
     Args:
         gates: rows of the small product beside the last link; 0 without.
     """
-    for form in _forms(name, rows, multiprocessors):
+    for form in _forms(name, rows, multiprocessors, gates > 0):
         plan = fit_chain(name, links, rows, multiprocessors, shared_limit, gates, form)
         if plan is not None:
             return plan
     return None
 
 
-def _forms(name: str, rows: int, multiprocessors: int) -> list[ChainForm]:
-    """The best one first, by what was measured on an H200."""
+def _forms(name: str, rows: int, multiprocessors: int, gates: bool) -> list[ChainForm]:
+    """The best one first, by what was measured on an H200. Warps of a CTA are a multiple of four, so that each of the
+    multiprocessor's schedulers has as many (27B: 79 us a layer at four rows; with one warp more 84)."""
     if multiprocessors < 8:  # the host build: fewer threads, and everything else of it
         return [ChainForm(3, 2, slices=(1, 0, 1)), ChainForm(3, 2)]
-    form = ChainForm(16, 2, cluster=2, mergers=4, table=4 if name == "IQ4_XS" else 0)
+    mergers = 4 if gates else 5
+    form = ChainForm(15, 2, cluster=2, mergers=mergers, table=4 if name == "IQ4_XS" else 0)
     deeper = [attrs.evolve(form, stages=4)] if name == "Q4_K" and rows == 1 else []
-    return [*deeper, form, attrs.evolve(form, slots=5, slices=(0, 0, 6))]
+    whole = [*deeper, form] if rows <= 4 else []
+    sliced = attrs.evolve(form, warps=15 if rows <= 8 else 11, slots=5, slices=(0, 0, 6))
+    return [*whole, sliced, attrs.evolve(sliced, warps=11, slots=3)]
 
 
 def _kernel(device: Device, name: str, rows: int, plan: ChainPlan) -> Kernel:

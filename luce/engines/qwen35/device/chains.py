@@ -28,8 +28,8 @@ __all__ = ["Chain", "ChainRows", "Chains", "chain_plans", "find_chain", "has_cha
 
 log = logging.getLogger(__name__)
 
-CHAIN_ROWS = 8
-"""Most rows of such a step: with 16 products one by one are as quick."""
+CHAIN_ROWS = 16
+"""Most rows of such a step."""
 LEAST_BYTES = 160 << 20
 """Of a chain's weights that make it quicker than its products one by one (126 MB do not on an H200, 221 MB do)."""
 UNCHAINED = ("BF16",)
