@@ -36,6 +36,11 @@ __all__ = [
 ]
 
 _WITH_MINIMA = ("Q4_K", "Q5_K")
+CLUSTER = 2
+"""CTAs of a cluster, where they are many."""
+_ROUND = 10
+"""What a round costs beside its warps' units, in units: at four rows 15 warps take 79 us for a layer of 27B, 16 80 and
+19 85, and 12 take 53 for one of 9B, 15 and 16 55."""
 _LINK_BYTES = 128
 """Of shared memory: struct Operation."""
 
@@ -217,24 +222,42 @@ def plan_chain(
     Args:
         gates: rows of the small product beside the last link; 0 without.
     """
-    for form in _forms(name, rows, multiprocessors, gates > 0):
+    for form in _forms(name, links, rows, multiprocessors, gates > 0):
         plan = fit_chain(name, links, rows, multiprocessors, shared_limit, gates, form)
         if plan is not None:
             return plan
     return None
 
 
-def _forms(name: str, rows: int, multiprocessors: int, gates: bool) -> list[ChainForm]:
-    """The best one first, by what was measured on an H200. Warps of a CTA are a multiple of four, so that each of the
-    multiprocessor's schedulers has as many (27B: 79 us a layer at four rows; with one warp more 84)."""
+def _forms(
+    name: str, links: tuple[LinkShape, ...], rows: int, multiprocessors: int, gates: bool
+) -> list[ChainForm]:
+    """The best one first, by what was measured on an H200.
+
+    Warps of a CTA are a multiple of four, so that each of a multiprocessor's schedulers has as many. How many of them
+    multiply is a matter of rounds: a CTA's units of a link are dealt to them in turn, and the last round is seldom
+    full.
+    """
     if multiprocessors < 8:  # the host build: fewer threads, and everything else of it
         return [ChainForm(3, 2, slices=(1, 0, 1)), ChainForm(3, 2)]
-    mergers = 4 if gates else 5
-    form = ChainForm(15, 2, cluster=2, mergers=mergers, table=4 if name == "IQ4_XS" else 0)
-    deeper = [attrs.evolve(form, stages=4)] if name == "Q4_K" and rows == 1 else []
-    whole = [*deeper, form] if rows <= 4 else []
-    sliced = attrs.evolve(form, warps=15 if rows <= 8 else 11, slots=5, slices=(0, 0, 6))
-    return [*whole, sliced, attrs.evolve(sliced, warps=11, slots=3)]
+    counts = [(warps, 4 + (not gates)) for warps in (7, 11, 15, 19)]
+    counts += [(warps, 3 + (not gates)) for warps in (8, 12, 16, 20)]
+    counts.sort(key=lambda count: _rounds(links, multiprocessors // CLUSTER, count[0]) * (_ROUND + count[0]))
+    found = []
+    for warps, mergers in counts:
+        for slices in ((), (0, 0, 6)):
+            form = ChainForm(warps, 2, CLUSTER, slices, mergers, table=4 if name == "IQ4_XS" else 0)
+            if name == "Q4_K" and rows == 1:
+                found.append(attrs.evolve(form, stages=4))
+            found += [form] if not slices else [attrs.evolve(form, slots=slots) for slots in (5, 3)]
+    return found
+
+
+def _rounds(links: tuple[LinkShape, ...], clusters: int, warps: int) -> int:
+    """In which so many warps of a CTA come to their units, over all links."""
+    blocks = [-(-link.out // (ROW_BLOCK * clusters)) for link in links]
+    units = [-(-count * link.chunks // CLUSTER) for count, link in zip(blocks, links, strict=True)]
+    return sum(-(-count // warps) for count in units)
 
 
 def _kernel(device: Device, name: str, rows: int, plan: ChainPlan) -> Kernel:

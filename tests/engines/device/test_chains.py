@@ -59,7 +59,7 @@ def answers(engine: DeviceEngine) -> list[Any]:
 def test_answers_are_those_of_products_one_by_one(
     form: str, launched: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(chains, "UNCHAINED", ())
+    monkeypatch.setattr(chains, "LEAST_ROWS", {})
     config, weights = bf16_model() if form == "BF16" else quantised(form)
     chained = answers(new_device_engine(config, weights))
     layers = config.text.num_layers
@@ -76,7 +76,7 @@ def test_without_room_for_all_blocks_products_go_one_by_one(
     launched: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Blocks of a chain wait for each other: those that never start would be waited for forever."""
-    monkeypatch.setattr(chains, "UNCHAINED", ())
+    monkeypatch.setattr(chains, "LEAST_ROWS", {})
     monkeypatch.setattr(chains, "chain_runs", lambda *_: False)
     engine = new_device_engine(*bf16_model())
     try:
@@ -95,29 +95,37 @@ def listed(shape: str, form: str, layers: int = 5) -> Text:
 
 class Hopper:
     arch = "sm_90a"
+    multiprocessors = 132
+    shared_limit = 232_448
 
 
 @pytest.mark.parametrize(
-    ("shape", "form", "found"),
+    ("shape", "form", "warps"),
     [
-        ("qwen3.5-27b", "Q4_K", True),
-        ("qwen3.5-27b", "Q8_0", True),
-        ("qwen3.5-27b", "BF16", False),
-        ("qwen3.5-9b", "Q4_K", False),
-        ("qwen3.5-0.8b", "BF16", False),
-        ("qwen3.5-35b-a3b", "BF16", False),
+        ("qwen3.5-27b", "Q4_K", {1: 15, 4: 15, 8: 15, 16: 15}),
+        ("qwen3.5-27b", "Q8_0", {1: 15, 4: 15, 16: 11}),
+        ("qwen3.5-27b", "Q6_K", {1: 15, 16: 12}),
+        ("qwen3.5-27b", "BF16", {1: None, 8: None, 16: 12, 32: None}),
+        ("qwen3.5-9b", "Q4_K", {1: 12, 4: 12, 8: 12, 16: 12}),
+        ("qwen3.5-0.8b", "BF16", None),
+        ("qwen3.5-35b-a3b", "BF16", None),
     ],
 )
-def test_large_dense_layers_have_chains(shape: str, form: str, found: bool) -> None:
+def test_large_dense_layers_have_chains(shape: str, form: str, warps: dict[int, int | None] | None) -> None:
+    """As many warps multiply as were quickest, of four times as many in all."""
     text = listed(shape, form)
     device: Any = Hopper()
     made = [find_chain(device, text, number) for number in range(5)]
-    assert [chain is not None for chain in made] == [found] * 5
-    if found:
+    assert [chain is not None for chain in made] == [warps is not None] * 5
+    if warps:
         assert made[0] is not None and made[0].inputs is not None and made[4] is not None
         assert made[4].inputs is None, "no layer follows"
         gates = [chain.gates is not None for chain in made if chain is not None]
-        assert gates == [True, True, False, True, False]
+        assert gates == [form != "BF16" and behind for behind in (True, True, False, True, False)]
+        plans = {rows: made[0].plan(device, rows) for rows in warps}
+        assert {rows: plan and plan.form.warps for rows, plan in plans.items()} == warps
+        every = [chain.plan(device, rows) for chain in made if chain is not None for rows in warps]
+        assert all(plan.all_warps % 4 == 0 for plan in every if plan is not None)
     device.arch = "sm_89"
     assert find_chain(device, text, 0) is None
 

@@ -30,10 +30,10 @@ log = logging.getLogger(__name__)
 
 CHAIN_ROWS = 16
 """Most rows of such a step."""
-LEAST_BYTES = 160 << 20
-"""Of a chain's weights that make it quicker than its products one by one (126 MB do not on an H200, 221 MB do)."""
-UNCHAINED = ("BF16",)
-"""Formats whose products are bound by their bytes one by one already."""
+LEAST_BYTES = 90 << 20
+"""Of a chain's weights that make it quicker than its products one by one (9B Q4_K: 126 MB, its last layer's 97)."""
+LEAST_ROWS = {"BF16": 16}
+"""Formats whose products are bound by their bytes, one by one as well: from so many rows on."""
 EACH_NORMS = 1
 """Rows up to which every CTA makes the norms for itself."""
 
@@ -79,7 +79,9 @@ class Chain:
         return sum(math.prod(part.shape) for part in self.parts)
 
     def plan(self, device: Device, rows: int) -> ChainPlan | None:
-        """The launch for a bucket of rows; None where none fits."""
+        """The launch for a bucket of rows; None where none fits, or where products one by one are as quick."""
+        if not LEAST_ROWS.get(self.format, 1) <= rows <= CHAIN_ROWS:
+            return None
         return plan_chain(
             self.format,
             self.shapes(rows),
@@ -108,7 +110,7 @@ def find_chain(device: Device, text: Text, number: int) -> Chain | None:
         if len(inputs) == 1 and inputs[0].format == chain.format:
             gates = mixer.gates if isinstance(mixer, DeltaNet) else None
             chain = attrs.evolve(chain, inputs=inputs[0], gates=gates, next_norm=following.input_norm)
-    return chain if chain.nbytes >= LEAST_BYTES and chain.format not in UNCHAINED else None
+    return chain if chain.nbytes >= LEAST_BYTES else None
 
 
 def chain_plans(device: Device, text: Text) -> Iterator[ChainPlan]:
@@ -116,7 +118,7 @@ def chain_plans(device: Device, text: Text) -> Iterator[ChainPlan]:
     for number in range(len(text.layers)):
         chain = find_chain(device, text, number)
         for rows in BUCKETS:
-            if chain is not None and rows <= CHAIN_ROWS and (plan := chain.plan(device, rows)) is not None:
+            if chain is not None and (plan := chain.plan(device, rows)) is not None:
                 yield plan
 
 
@@ -159,7 +161,7 @@ class Chains:
     def _planned(self, number: int, rows: int) -> tuple[Chain, ChainPlan] | None:
         key = number, rows
         if key not in self._found:
-            chain = find_chain(self._device, self._text, number) if rows <= CHAIN_ROWS else None
+            chain = find_chain(self._device, self._text, number)
             plan = None if chain is None else chain.plan(self._device, rows)
             self._found[key] = None
             if chain is not None and plan is not None:
