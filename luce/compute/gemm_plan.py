@@ -143,7 +143,10 @@ def _plan_decode(
         if nbytes < _SMALL
         else []
     )
-    tries += [(1, warps, 2, shared_limit, chunks) for warps in (24, 16)]
+    tries += [
+        (1, warps, 2, shared_limit, chunks)
+        for warps in (_even_warps(blocks, chunks, multiprocessors), 24, 16)
+    ]
     tries += [(1, warps, 2, shared_limit, 3) for warps in (24, 16) if chunks > 3]
     for warps in (24, 16, 12, 8, 4, 2):
         tries += [(1, warps, 2, shared_limit, size) for size in (chunks, 2, 1) if size <= chunks]
@@ -161,6 +164,22 @@ def _plan_decode(
                 name, blocks, depth, rows, multiprocessors, warps, stages, slots, resident, slice_chunks
             )
     return None
+
+
+def _even_warps(blocks: int, chunks: int, multiprocessors: int) -> int:
+    """Of 16 to 24, in fours, as few as need no more rounds for a CTA's units."""
+    units = (
+        -(-blocks // multiprocessors) * chunks
+        if _whole(blocks, chunks, multiprocessors)
+        else -(-blocks * chunks // multiprocessors)
+    )
+    rounds = -(-units // 24)
+    return max(16, -(-units // (4 * rounds)) * 4)
+
+
+def _whole(blocks: int, chunks: int, grid: int) -> bool:
+    """Are row-blocks so many that CTAs take whole ones?"""
+    return chunks == 1 or blocks >= 0.96 * -(-blocks // grid) * grid
 
 
 def _few_units(
@@ -198,8 +217,7 @@ def _launch(
     chunks = -(-depth // CHUNK_DEPTH)
     sliced = slice_chunks < chunks
     grid = max(multiprocessors, chunks) if sliced else multiprocessors
-    whole = -(-blocks // grid)
-    aligned = not sliced and (chunks == 1 or blocks >= 0.96 * whole * grid)
+    aligned = not sliced and _whole(blocks, chunks, grid)
     shared_blocks = blocks if sliced else 0 if aligned else grid
     return DecodePlan(
         warps,
