@@ -5,8 +5,6 @@ from __future__ import annotations
 import hashlib
 import math
 import struct
-import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
@@ -19,9 +17,6 @@ from luce.errors import ModelFileError, RequestError
 from luce.vision.decode import MAX_ASPECT
 
 __all__ = ["PreprocessingOptions", "Preprocessor", "patchify", "resize", "smart_resize"]
-
-BESIDE_BYTES = 1 << 19
-"""Of a picture's pixels: from here on a thread for its digest pays."""
 
 
 class PreprocessingOptions(Protocol):
@@ -84,12 +79,10 @@ class Preprocessor:
         options = self.options
         height, width = self.target(pixels.shape[0], pixels.shape[1], field=field)
         grid = (height // options.patch_size, width // options.patch_size)
-        digest = self._digested(pixels)
-        values = patchify(resize(pixels, height, width), options.patch_size, options.merge_size)
         return PatchImage(
-            values=values,
+            values=patchify(resize(pixels, height, width), options.patch_size, options.merge_size),
             grid=grid,
-            digest=digest(),
+            digest=self.digest(pixels),
             num_tokens=grid[0] * grid[1] // options.merge_size**2,
             scale=self.scale,
         )
@@ -112,20 +105,6 @@ class Preprocessor:
         """No picture that :meth:`target` takes has more patches."""
         options = self.options
         return largest_area(self.factor, options.min_pixels, options.max_pixels) // options.patch_size**2
-
-    def _digested(self, pixels: npt.NDArray[np.uint8]) -> Callable[[], bytes]:
-        """Gives :meth:`digest`; of a large picture another thread makes it meanwhile (4 of 11 ms for a megapixel)."""
-        if pixels.nbytes < BESIDE_BYTES:
-            return lambda: self.digest(pixels)
-        found: list[bytes] = []
-        thread = threading.Thread(target=lambda: found.append(self.digest(pixels)), name="digest")
-        thread.start()
-
-        def wait() -> bytes:
-            thread.join()
-            return found[0]
-
-        return wait
 
     def digest(self, pixels: npt.NDArray[np.uint8]) -> bytes:
         """32-byte digest of the decoded pixels, size, mode and every option (design §7)."""
