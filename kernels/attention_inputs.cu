@@ -64,7 +64,12 @@ LUCE_KERNEL(attention_inputs, WARPS * 32)(
   UNROLL for (i32 i = 0; i < 3; i++) turns[i] = max_(0, min_(turns[i], positions - 1));
   const f32* norm = is_query ? q_norm : k_norm;
   f32 y[PART], w[PART];
+  f32x2 angles[PART] = {};
   load_part(w, norm + first);
+  UNROLL for (i32 i = 0; i < PART; i++) {
+    i32 pair = (first + i) % (ROTARY / 2), axis = axis_of(pair);
+    if (first + i < ROTARY) angles[i] = rope[(i64)(axis == 0 ? turns[0] : axis == 1 ? turns[1] : turns[2]) * (ROTARY / 2) + pair];
+  }
   pdl_wait();
   load_part(y, x + (i64)row * stride + (is_query ? 2 * head : HEADS + head) * HEAD_DIM + first);
   if (is_value) {
@@ -80,12 +85,10 @@ LUCE_KERNEL(attention_inputs, WARPS * 32)(
   UNROLL for (i32 i = 0; i < PART; i++) turned[first + i] = y[i] = mul(mul(y[i], unit_length), w[i]);
   sync_warp();
   UNROLL for (i32 i = 0; i < PART; i++) {
-    i32 d = first + i, half = ROTARY / 2, pair = d % half;
+    i32 d = first + i, half = ROTARY / 2;
     if (d >= ROTARY) continue;
-    i32 axis = axis_of(pair);
-    f32x2 angle = rope[(i64)(axis == 0 ? turns[0] : axis == 1 ? turns[1] : turns[2]) * half + pair];
     f32 other = d < half ? -turned[d + half] : turned[d - half];
-    y[i] = fma_(y[i], angle.x, mul(other, angle.y));
+    y[i] = fma_(y[i], angles[i].x, mul(other, angles[i].y));
   }
   if (is_query) {
     store_part(q + ((i64)row * HEADS + head) * HEAD_DIM + first, y);
