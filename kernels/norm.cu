@@ -21,7 +21,7 @@ DEVICE f32 block_sum(f32 v, f32* room) {
 }
 
 struct Norm {
-  const Pass* pass;
+  i32 rows;
   const Sample* samples;
   const f32* x;
   const f32* scale;
@@ -36,15 +36,14 @@ DEVICE void store_wide(const Norm& n, i32 r, i32 k, const f32 (&v)[8]) {
   *(f32x4*)at = {v[0], v[1], v[2], v[3]};
   *(f32x4*)(at + 4) = {v[4], v[5], v[6], v[7]};
 }
-DEVICE i32 rows_of(const Norm& n) { return n.samples ? n.pass->samples : n.pass->rows; }
 DEVICE const f32* row_at(const Norm& n, i32 r) { return n.x + (i64)(n.samples ? n.samples[r].row : r) * n.width; }
 
-// Row r, by this block.
-DEVICE void norm_row(const Norm& n, i32 r, bool inside, const f32 (&factor)[8]) {
-  if (r >= rows_of(n)) return;
-  i32 k = 8 * thread();
+// The row at `from`, row r of the result, by this block.
+DEVICE void norm_row(const Norm& n, const f32* from, i32 r, const f32 (&factor)[8]) {
+  const i32 k = 8 * thread();
+  const bool inside = k < n.width;
   f32 v[8] = {};
-  if (inside) load8(row_at(n, r) + k, v);
+  if (inside) load8(from + k, v);
   f32 sum = block_sum(square_sum(v), (f32*)shared_memory());
   norm_values(v, sum, factor, n.eps, n.width);
   store_activations<8>(n.to, r, k, v, k < n.to.depth);
@@ -53,7 +52,7 @@ DEVICE void norm_row(const Norm& n, i32 r, bool inside, const f32 (&factor)[8]) 
 
 // ROWS (2 or 4) rows in the prefill layout at once, so that what is written for one k is 32 or 64 bytes in one place.
 template <int ROWS> DEVICE void norm_rows(const Norm& n, i32 r, bool inside, const f32 (&factor)[8]) {
-  const i32 rows = rows_of(n), k = 8 * thread(), place = lane() % ROWS;
+  const i32 rows = n.rows, k = 8 * thread(), place = lane() % ROWS;
   if (r >= rows) return;
   f32 v[ROWS][8] = {};
   u32 words[ROWS][4];
@@ -102,11 +101,14 @@ template <int ROWS> DEVICE void norm_rows(const Norm& n, i32 r, bool inside, con
 DEVICE void norm(const Norm& n) {
   f32 factor[8] = {};
   bool inside = 8 * thread() < n.width;
-  if (inside) load8(n.scale + 8 * thread(), factor);  // weights do not wait for the kernel before
+  if (inside) load8(n.scale + 8 * thread(), factor);  // weights do not wait for the kernel before, nor do descriptors
   pdl_launch();   // the product behind it may fill its rings with weights while the one before ends
+  const i32 r = block_x();
+  const f32* from = !n.to.tile && r < n.rows ? row_at(n, r) : nullptr;
   pdl_wait();
-  if (!n.to.tile) norm_row(n, block_x(), inside, factor);
-  else if (PREFILL_ROWS == 4) norm_rows<4>(n, block_x() * 4, inside, factor);
+  if (!n.to.tile) {
+    if (from) norm_row(n, from, r, factor);
+  } else if (PREFILL_ROWS == 4) norm_rows<4>(n, block_x() * 4, inside, factor);
   else norm_rows<2>(n, block_x() * 2, inside, factor);
 }
 
@@ -116,13 +118,13 @@ DEVICE void norm(const Norm& n) {
 // Rows at or past pass->rows (pass->samples) are left alone.
 LUCE_KERNEL_RESIDENT(rms_norm, NORM_THREADS, 1)(const Pass* pass, const Sample* samples, const f32* x, const f32* scale, f32 eps, i32 width,
                                                 u16* out, i32 out_rows, i32 tile, i32 depth) {
-  norm({pass, samples, x, scale, eps, width, {out, out_rows, tile, depth}, nullptr});
+  norm({samples ? pass->samples : pass->rows, samples, x, scale, eps, width, {out, out_rows, tile, depth}, nullptr});
 }
 LUCE_EXPORT(rms_norm)
 
 // The same, and the rows before they are rounded: wide f32 [.][width], for a router.
 LUCE_KERNEL_RESIDENT(rms_norm_wide, NORM_THREADS, 1)(const Pass* pass, const Sample* samples, const f32* x, const f32* scale, f32 eps, i32 width,
                                                      u16* out, i32 out_rows, i32 tile, i32 depth, f32* wide) {
-  norm({pass, samples, x, scale, eps, width, {out, out_rows, tile, depth}, wide});
+  norm({samples ? pass->samples : pass->rows, samples, x, scale, eps, width, {out, out_rows, tile, depth}, wide});
 }
 LUCE_EXPORT(rms_norm_wide)
