@@ -108,8 +108,10 @@ LUCE_KERNEL_RESIDENT(deltanet_step, 2 * DV, 2)(
   }
   cp_async_commit();
 
+  [[maybe_unused]] const f32 scale = thread() < DV ? norm[thread()] : 0.0f;
   pdl_wait();
   const f32* mine = x + (i64)row * x_stride;
+  [[maybe_unused]] const f32 z = thread() < DV ? mine[CHANNELS + head * DV + thread()] : 0.0f;  // for the end
   for (i32 task = warp(); task < TASKS; task += WARPS) {
     if (task == 2 + VALUE_TASKS) {   // gates, and the factors of the chunk's rows: two a lane
       i64 ours[2] = {0, 0}, chunk = place ? decays[ring_row(position - 1)] : 0;
@@ -242,7 +244,6 @@ LUCE_KERNEL_RESIDENT(deltanet_step, 2 * DV, 2)(
   UNROLL for (i32 mask = 4; mask < WARP; mask *= 2) squares = add(squares, shfl_xor(squares, mask));
   if (lane() == 0) shared.squares[tile] = squares;
   if (t == 0) *(f32x2*)&shared.out[16 * tile + 2 * g] = {o[0], o[1]};
-  f32 z = thread() < DV ? mine[CHANNELS + head * DV + thread()] : 0.0f, scale = thread() < DV ? norm[thread()] : 0.0f;
   sync_block();
   if (thread() >= DV) return;   // whole warps
   f32 total = shared.squares[0];
