@@ -162,6 +162,11 @@ LUCE_KERNEL_CLUSTER(gemm_cluster, ALL_WARPS * WARP, CTAS, CLUSTER)
       const i32 nth = rank + turn * CLUSTER, group = first_group + nth, slot = turn % slots;
       const u32 turns = (u32)(turn / slots);  // of this slot
       if (nth >= groups) break;
+      f32 old[BLOCKS][MERGED];
+      if (EPILOGUE == EPILOGUE_ADD) {
+        UNROLL
+        for (int b = 0; b < BLOCKS; b++) load_rows(old[b], {y, y_stride, rows, n, 0}, group * BLOCKS + b, lane);
+      }
       await_cluster(merged + rank * slots + slot, turns);  // else the barrier may be two phases behind, and its parity the same
       bar_wait(arrivals + slot, turns & 1);
       f32 t[BLOCKS][MERGED];
@@ -198,7 +203,7 @@ LUCE_KERNEL_CLUSTER(gemm_cluster, ALL_WARPS * WARP, CTAS, CLUSTER)
       UNROLL
       for (int b = 0; b < BLOCKS; b++) {
         if (EPILOGUE == EPILOGUE_SWIGLU) finish_swiglu(t[b], {h, ROWS, 0, h_depth}, group * BLOCKS + b, rows, n, lane);
-        else finish_rows(t[b], {y, y_stride, rows, n, 0}, group * BLOCKS + b, EPILOGUE == EPILOGUE_ADD, lane);
+        else finish_rows(t[b], old[b], {y, y_stride, rows, n, 0}, group * BLOCKS + b, EPILOGUE == EPILOGUE_ADD, lane);
       }
       if (chunks == all_chunks) free_slot();
     }

@@ -27,7 +27,13 @@ template <class Each> DEVICE void each_product(const ProductRows& to, i32 block,
 DEVICE void finish_rows(const f32 (&t)[MERGED], const ProductRows& to, i32 block, bool onto, i32 lane) {
   each_product(to, block, lane, [&](int v, f32* at) { *at = onto ? add(*at, t[v]) : t[v]; });
 }
-// The same, where what was there has been loaded.
+// What is there now. The loads wait for no product.
+DEVICE void load_rows(f32 (&old)[MERGED], const ProductRows& from, i32 block, i32 lane) {
+  UNROLL
+  for (int v = 0; v < MERGED; v++) old[v] = 0.0f;
+  each_product(from, block, lane, [&](int v, f32* at) { old[v] = *at; });
+}
+// The same as finish_rows, where what was there has been loaded.
 DEVICE void finish_rows(const f32 (&t)[MERGED], const f32 (&old)[MERGED], const ProductRows& to, i32 block, bool onto, i32 lane) {
   each_product(to, block, lane, [&](int v, f32* at) { *at = onto ? add(old[v], t[v]) : t[v]; });
 }
