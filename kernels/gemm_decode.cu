@@ -143,12 +143,11 @@ LUCE_KERNEL_RESIDENT(gemm_decode, (WARPS + BESIDE) * WARP, CTAS)
       const i32 place = sliced ? block : (i32)(((u32)(block * width + 1) * (u32)ctas - 1) / (u32)units);
       f32* mine = parts + (i64)place * chunks * PARTIAL;
       put_partial(mine + (first_chunk + chunk) * PARTIAL, p[0], lane);
-      fence_device();
       sync_warp();
       u32 before = 0;
-      if (lane == 0) before = atomic_add(counts + place, 1u);
+      if (lane == 0) before = atomic_add_ordered(counts + place, 1u);
       if (shfl(before, 0) != (u32)chunks - 1) continue;
-      fence_device();
+      sync_warp();
       for (i32 c = 0; c < chunks; c++) take_partial(t, (const f32*)mine + c * PARTIAL, lane);
       if (lane == 0) counts[place] = 0;
     } else if (width > 1) {
