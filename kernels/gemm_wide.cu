@@ -370,11 +370,10 @@ DEVICE void sum_up(const Out& out, i32 block, i32 row_blocks, i32 parts) {
   u32* count = out.counts + block_y() * ceil_div(row_blocks, 4) + block / 4;
   const i32 here = min_(4, row_blocks - (block & ~3));
   u32 before = 0;
-  fence_device();
   sync_warp();
-  if (lane() == 0) before = atomic_add(count, 1u);
+  if (lane() == 0) before = atomic_add_ordered(count, 1u);
   if (shfl(before, 0) != (u32)(here * parts - 1)) return;
-  fence_device();
+  sync_warp();
   const Activations next = {out.h, out.h_rows, out.h_rows, out.h_depth};
   const i32 row0 = block_y() * TOKENS;
   for (i32 row = row0 + lane(); row < min_(row0 + TOKENS, out.rows); row += 32) {
