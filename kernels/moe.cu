@@ -74,9 +74,9 @@ LUCE_KERNEL(moe_router, ROUTER_THREADS)(const Pass* pass, const f32* x, const u8
   UNROLL
   for (i32 i = 0; i < ROUTER_AHEAD; i++) router_load<false>(w, weights, start + 512 * i, width, ahead[i]);
 #endif
+  const i32 rows = pass->rows;  // of descriptors, which are there before a pass begins
   pdl_wait();
   pdl_launch();
-  const i32 rows = pass->rows;
   if (first >= outputs || row >= rows) return;
   RouterSums sums = {};
   const f32* from[ROUTER_ROWS];
@@ -112,10 +112,10 @@ LUCE_EXPORT(moe_router)
 // Choices of every row. chosen i32, weights f32 [R][used + 1]; logits [R][experts + 1]; experts at most 32 ROUTE_KEYS. Grid (ceil(R / 4)), 128
 // threads, a warp a row.
 LUCE_KERNEL(moe_route, 128)(const Pass* pass, const f32* logits, i32 experts, i32 used, i32* chosen, f32* weights) {
+  const i32 r = block_x() * 4 + warp(), ranks = used + 1, rows = pass->rows;
   pdl_wait();
   pdl_launch();
-  const i32 r = block_x() * 4 + warp(), ranks = used + 1;
-  if (r < pass->rows) route_row(logits + (i64)r * (experts + 1), experts, used, chosen + (i64)r * ranks, weights + (i64)r * ranks);
+  if (r < rows) route_row(logits + (i64)r * (experts + 1), experts, used, chosen + (i64)r * ranks, weights + (i64)r * ranks);
 }
 LUCE_EXPORT(moe_route)
 
@@ -128,10 +128,10 @@ LUCE_KERNEL(moe_choose, PLAN_THREADS)(const Pass* pass, const f32* logits, i32 e
   u32* takers = (u32*)(sums + 32);           // [experts + 1][2]: bit r, row r goes through it
   u32* first = takers + 2 * (experts + 1);   // [experts + 1]
   for (i32 i = thread(); i < 2 * (experts + 1); i += PLAN_THREADS) takers[i] = 0;
+  const i32 rows = pass->rows, ranks = used + 1, pairs = rows * ranks;
   pdl_wait();
   pdl_launch();
-  const i32 ranks = used + 1, pairs = pass->rows * ranks;
-  for (i32 row = warp(); row < pass->rows; row += PLAN_THREADS / WARP)
+  for (i32 row = warp(); row < rows; row += PLAN_THREADS / WARP)
     route_row(logits + (i64)row * (experts + 1), experts, used, chosen + row * ranks, weights + row * ranks);
   sync_block();
   const i32 pair = thread(), r = pair / ranks, expert = pair < pairs ? chosen[pair] : 0;  // of up to 1,024 pairs
@@ -180,9 +180,9 @@ LUCE_KERNEL(moe_group, GROUP_THREADS)(const Pass* pass, const i32* chosen, i32 e
                                       i32* place, ExpertTile* tiles, i32* num_tiles) {
   u32* counts = (u32*)(shared_memory() + 64);
   u32* sums = (u32*)shared_memory();
+  i32 e = block_x(), ranks = used + 1, pairs = pass->rows * ranks;
   pdl_wait();
   pdl_launch();
-  i32 e = block_x(), ranks = used + 1, pairs = pass->rows * ranks;
   for (i32 i = thread(); i <= experts; i += GROUP_THREADS) counts[i] = 0;
   sync_block();
   for (i32 i = thread(); i < pairs; i += GROUP_THREADS) atomic_add(counts + chosen[i], 1u);
@@ -235,10 +235,10 @@ LUCE_EXPORT(moe_group)
 // COMBINE_RANKS ranks. Grid (blocks, R).
 #define COMBINE_RANKS 16
 LUCE_KERNEL(moe_combine, 256)(const Pass* pass, const i32* place, const f32* weights, i32 ranks, const f32* results, f32* x, i32 width) {
+  const i32 r = block_y(), rows = pass->rows;
   pdl_wait();
   pdl_launch();
-  i32 r = block_y();
-  if (r >= pass->rows) return;
+  if (r >= rows) return;
   const f32* from[COMBINE_RANKS];
   f32 w[COMBINE_RANKS];
   UNROLL
