@@ -5,6 +5,27 @@
 #include "activation.h"
 #include "norm.h"
 
+// As store_activations (activation.h) in the step layout. Where all lanes stored their first words, then their second, those of four or eight of
+// them would go to one bank: so they begin with different ones.
+DEVICE void store_normed(const Activations& to, i32 row, i32 k, const f32 (&v)[8]) {
+  u32 words[4];
+  UNROLL
+  for (i32 j = 0; j < 4; j++) words[j] = pack_activations(v[2 * j], v[2 * j + 1]);
+#if MINIMA
+  f32 sum = sum_of_eight(words[0], words[1], words[2], words[3]);
+  sum = add(sum, shfl_xor(sum, 1));
+  sum = add(sum, shfl_xor(sum, 2));
+  if (lane() % 4 == 0) store_activation_sum(to, row, k >> 5, sum);
+#endif
+  const i32 first = lane() >> 3;
+  u16* at = to.at + activation_index(to, row, k);
+  UNROLL
+  for (i32 j = 0; j < 4; j++) {
+    const u32 low = first & 1 ? words[j ^ 1] : words[j], high = first & 1 ? words[j ^ 3] : words[j ^ 2];
+    *(u32*)(at + (j ^ first) * 8) = first & 2 ? high : low;
+  }
+}
+
 // `wait`: until the rows are there. Rows f32 [rows][width], their depth 256 records; NORM: pieces of a warp. Of the normed values those of `count`
 // records from `first` are kept, in `to` from row `to_row` on.
 template <class Wait>
@@ -39,12 +60,7 @@ DEVICE void norm_activations(const Wait& wait, const f32* x, const f32* scale, f
     if (!place(i, row, part, k) || part < first || part >= first + count) continue;  // whole warps
     k -= first * 256;
     norm_values(v[i], warp_sum(lane() < records ? room[row * 32 + lane()] : 0.0f), factor[i], eps, width);
-#if MINIMA
-    store_activations<8>(to, to_row + row, k, v[i]);
-#else
-    UNROLL
-    for (i32 j = 0; j < 8; j += 2) *(u32*)(to.at + activation_index(to, to_row + row, k + j)) = pack_activations(v[i][j], v[i][j + 1]);
-#endif
+    store_normed(to, to_row + row, k, v[i]);
   }
   sync_block();  // `room` is for partial sums again
 }
