@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from typing import TypeVar
 
 import numpy as np
@@ -18,6 +19,7 @@ from luce.compute.device import Device, Stream
 from luce.engines.qwen35.commands import CommandEngine, StepTicket
 from luce.engines.qwen35.config import Qwen35Config, VisionConfig
 from luce.engines.qwen35.device.audit import audit_blocks, audit_slot, audit_stored
+from luce.engines.qwen35.device.behind_rows import FILLS, behind_rows
 from luce.engines.qwen35.device.inspection import forward_all
 from luce.engines.qwen35.device.plan import DeviceSizes
 from luce.engines.qwen35.device.results import DeviceTicket
@@ -45,8 +47,6 @@ from luce.errors import RequestError
 __all__ = ["DeviceEngine"]
 
 F32 = npt.NDArray[np.float32]
-_FILLS = (WorkKind.RESTORE, WorkKind.ADOPT)
-"""Work that fills a slot."""
 T = TypeVar("T")
 
 
@@ -253,14 +253,13 @@ class DeviceEngine(CommandEngine):
             before.record()
             self.pool.take_back(plan.freed_blocks)
             self.pool.give_out(plan.fresh_blocks)
+            later = behind_rows(plan, self._slots)
+            done = {at: self._move(item, self._slots) for at, item in enumerate(plan.work) if at not in later}
             running = {segment.slot for segment in plan.segments}
-            behind_rows = {
-                at for at, item in enumerate(plan.work) if item.kind in _FILLS and item.slot not in running
-            }
-            done = {at: self._move(item) for at, item in enumerate(plan.work) if at not in behind_rows}
+            views = {at: self._view(plan.work[at]) for at in sorted(later) if plan.work[at].slot in running}
             runner.segments(ticket, self._slots)
             # The host's part of these is done while the device computes the rows.
-            done |= {at: self._move(plan.work[at]) for at in sorted(behind_rows)}
+            done |= {at: self._move(plan.work[at], views.get(at, self._slots)) for at in sorted(later)}
             ticket.work = tuple(done[at] for at in range(len(plan.work)))
             behind.record()
             ticket.events = before, behind
@@ -269,19 +268,32 @@ class DeviceEngine(CommandEngine):
         self._in_flight.append(ticket)
         self._waiter.put(ticket)
 
-    def _move(self, item: SlotWork) -> WorkOutcome:
+    def _view(self, item: SlotWork) -> Mapping[int, Slot]:
+        """A slot with rows in the step, as an item finds it that is done behind them."""
+        slot = self._slots[item.slot]
+        assert isinstance(slot, DeviceSlot)
+        self._runner.commit(slot, item.position)  # launches nothing: S stands there
+        return {item.slot: copy(slot)}
+
+    def _move(self, item: SlotWork, slots: Mapping[int, Slot]) -> WorkOutcome:
         """Copy a state out of a slot or into one."""
         self._note_finished()
-        if item.kind not in _FILLS and self._is_in_flight(item.slot):
+        if item.kind not in FILLS and self._is_in_flight(item):
             self._settle()  # what is stored holds the tokens so far, and is that of a slot that has not failed
-        outcome = self._runner.stored.run(item, self._slots)
+        outcome = self._runner.stored.run(item, slots)
         if item.kind is WorkKind.RESTORE and outcome.error is None:
             self._upload_history(self._slots[item.slot], item.position)
         return outcome
 
-    def _is_in_flight(self, slot: int) -> bool:
-        """Has a step rows of the slot that has not been read back?"""
-        return any(work.slot.index == slot for ticket in self._in_flight for work in ticket.works)
+    def _is_in_flight(self, item: SlotWork) -> bool:
+        """Has a step rows that the item stores and that have not been read back? A snapshot knows nothing of rows past
+        its position: those of an answer that has ended, launched ahead."""
+        return any(
+            work.slot.index == item.slot
+            and (item.kind is WorkKind.SAVE or work.segment.start < item.position)
+            for ticket in self._in_flight
+            for work in ticket.works
+        )
 
     def _note_finished(self) -> None:
         """Note the tokens of the steps that have been read back."""

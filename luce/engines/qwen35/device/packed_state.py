@@ -23,12 +23,12 @@ from luce.engines.qwen35.device.pool import DevicePool
 from luce.engines.qwen35.memory_parts import ArraySpec
 
 __all__ = [
-    "ON_DEVICE",
     "PackedPart",
     "PackedPieces",
     "conv_window",
     "copy_arrays",
     "packed_bytes",
+    "packed_on_device",
     "packed_parts",
     "piece_bytes",
 ]
@@ -37,12 +37,16 @@ Host = npt.NDArray[Any]
 
 ALIGNED = 64
 """Bytes between the beginnings of parts, or a multiple of them."""
-ON_DEVICE = 2
-"""Packed states on the device at once: two prompts that end in a step, or a prompt's picture and turn, do not wait for
-the bus."""
+LEAST_ON_DEVICE, MOST_ON_DEVICE = 2, 4
+"""Packed states on the device at once. The next one waits for the bus, and steps behind it too: two are a prompt's
+picture and turn; four are those of two prompts that end in a step."""
 COUNT_BYTES = 16
 """Before the pieces stands their number."""
 THREADS = 256
+_TILES = "keys", "values"
+_COLUMNS = 6
+"""Of a piece: its place among packed bytes; its place in the pool for slot 0, ring row 0 and block 0; bytes; and bytes
+from a slot, a ring row and a block to the next."""
 
 
 @attrs.frozen
@@ -109,25 +113,46 @@ def piece_bytes(config: TextConfig) -> int:
     return COUNT_BYTES + _num_pieces(config) * PIECE.itemsize
 
 
-def copy_arrays(config: TextConfig, count: int = ON_DEVICE) -> Iterator[ArraySpec]:
-    """Packed states on the device, and their pieces."""
+def packed_on_device(slots: int) -> int:
+    """How many packed states a device with so many slots has room for: half as many, as long as that is of use."""
+    return min(max(slots // 2, LEAST_ON_DEVICE), MOST_ON_DEVICE)
+
+
+def copy_arrays(config: TextConfig, count: int) -> Iterator[ArraySpec]:
+    """``count`` packed states on the device, and their pieces."""
     part = "copies of states"
     yield ArraySpec(part, "packed states", (count, packed_bytes(config)), "uint8")
     yield ArraySpec(part, "pieces", (count, piece_bytes(config)), "uint8")
 
 
+def _columns(*values: npt.NDArray[np.int64] | int) -> npt.NDArray[np.int64]:
+    """[pieces, 6]."""
+    assert len(values) == _COLUMNS
+    return np.stack(np.broadcast_arrays(*values), axis=1).astype(np.int64)
+
+
 class PackedPieces:
-    """Makes and launches the pieces of a pool's slots."""
+    """Makes and launches the pieces of a pool's slots.
+
+    A model of 27B has some 8,000 of them, and a step waits until they are filled in: so where they stand is worked out
+    once, and what depends on slot, position and block is added to all of them together.
+    """
 
     def __init__(self, pool: DevicePool) -> None:
         self._pool = pool
         self._kernel = pool.device.kernel("copies.cu", "copy_pieces")
-        config = pool.config
         self._base: Array = pool.state["s"]
         """What addresses in the pool count from."""
-        rows = list(self._heads(state_parts(config), packed_parts(config)))
-        columns = np.concatenate(rows) if rows else np.zeros((0, 5), np.int64)
-        self._packed, self._there, self._bytes, self._per_slot, self._per_row = columns.T.copy()
+        config = pool.config
+        parts = {part.name: part for part in packed_parts(config)}
+        heads = list(self._heads(state_parts(config), tuple(parts.values())))
+        window, tiles = self._window(parts["conv"]), [self._tiles(parts[name], name) for name in _TILES]
+        columns = np.concatenate([*heads, window, *tiles]).T.copy()
+        self._packed, self._there, self._bytes, self._per_slot, self._per_row, self._per_block = columns
+        first = sum(map(len, heads))
+        self._conv = slice(first, first + len(window))
+        self._without_block = self._conv.stop
+        """Pieces but for those of a block's keys and values, which stand last."""
 
     def _address(self, array: Array) -> int:
         address = self._pool.device.address
@@ -136,8 +161,7 @@ class PackedPieces:
     def _heads(
         self, parts: tuple[StatePart, ...], packed: tuple[PackedPart, ...]
     ) -> Iterator[npt.NDArray[np.int64]]:
-        """Of every part but convolution's rows: [pieces, 5] place among packed bytes, place in the pool for slot 0 and
-        ring row 0, bytes, and bytes from a slot and from a row to the next."""
+        """Of every part but convolution's rows, as :data:`_COLUMNS` says."""
         slots = self._pool.num_slots
         for part, to in zip(parts, packed, strict=False):
             if part.name == "conv":
@@ -147,13 +171,9 @@ class PackedPieces:
             row = 0 if part.axis is None else size // CHUNK_ROWS
             here = part.nbytes // heads
             layer, head = (axis.ravel() for axis in np.indices((layers, heads)))
-            found = np.empty((layers * heads, 5), np.int64)
-            found[:, 0] = to.offset + (layer * heads + head) * size
-            found[:, 1] = (
-                self._address(self._pool.state[part.name]) + layer * slots * part.nbytes + head * here
-            )
-            found[:, 2:] = size, part.nbytes, row
-            yield found
+            place = to.offset + (layer * heads + head) * size
+            there = self._address(self._pool.state[part.name]) + layer * slots * part.nbytes + head * here
+            yield _columns(place, there, size, part.nbytes, row, 0)
 
     def fill(self, to: Host, slot: int, position: int, block: int | None, *, packing: bool) -> int:
         """The pieces of a slot at a position, with keys and values of ``block``, into ``to`` [piece_bytes]. Returns
@@ -162,43 +182,37 @@ class PackedPieces:
         Args:
             packing: out of the pool; else into it.
         """
+        count = self._without_block if block is None else len(self._packed)
         ring = position // CHUNK_ROWS * CHUNK_ROWS % RING_ROWS
-        parts = {part.name: part for part in packed_parts(self._pool.config)}
-        made = [
-            np.stack(
-                [self._packed, self._there + slot * self._per_slot + ring * self._per_row, self._bytes],
-                axis=1,
-            ),
-            self._window(parts["conv"], slot, position),
-        ]
+        there = self._there[:count] + slot * self._per_slot[:count]
+        if ring:
+            there += ring * self._per_row[:count]
         if block is not None:
-            made += [self._tiles(parts[name], name, block) for name in ("keys", "values")]
-        pieces = np.concatenate(made)
-        table = to[COUNT_BYTES:].view(PIECE)[: len(pieces)]
-        table["to"], table["from"] = pieces[:, :2].T if packing else pieces[:, 1::-1].T
-        table["bytes"] = pieces[:, 2]
-        to[:4].view(np.int32)[0] = len(pieces)
-        return len(pieces)
+            there += block * self._per_block
+        rows = there[self._conv].reshape(-1, CONV_TAPS)
+        rows += conv_window(position) * self._bytes[self._conv].reshape(-1, CONV_TAPS)
+        table = to[COUNT_BYTES:].view(np.int64)[: 3 * count].reshape(count, 3)  # as in PIECE
+        table[:, 0 if packing else 1] = self._packed[:count]
+        table[:, 1 if packing else 0] = there
+        table[:, 2] = self._bytes[:count]
+        to[:4].view(np.int32)[0] = count
+        return count
 
-    def _window(self, to: PackedPart, slot: int, position: int) -> npt.NDArray[np.int64]:
-        """Convolution's rows."""
+    def _window(self, to: PackedPart) -> npt.NDArray[np.int64]:
+        """Of convolution's rows, as :data:`_COLUMNS` says, for row 0 of its places."""
         layers, rows = to.shape[:2]
         row = to.nbytes // max(layers * rows, 1)
-        array = self._pool.state["conv"]
         layer, number = (axis.ravel() for axis in np.indices((layers, rows)))
-        place = (layer * self._pool.num_slots + slot) * CONV_ROWS + conv_window(position)[number]
-        packed = to.offset + (layer * rows + number) * row
-        return np.stack([packed, self._address(array) + place * row, np.full(len(layer), row)], axis=1)
+        there = self._address(self._pool.state["conv"]) + layer * self._pool.num_slots * CONV_ROWS * row
+        return _columns(to.offset + (layer * rows + number) * row, there, row, CONV_ROWS * row, 0, 0)
 
-    def _tiles(self, to: PackedPart, name: str, block: int) -> npt.NDArray[np.int64]:
-        """A block's keys or values, by heads."""
+    def _tiles(self, to: PackedPart, name: str) -> npt.NDArray[np.int64]:
+        """Of a block's keys or values, by heads, as :data:`_COLUMNS` says."""
         layers, heads = to.shape[:2]
         tile = to.nbytes // max(layers * heads, 1)
         layer, head = (axis.ravel() for axis in np.indices((layers, heads)))
-        place = (layer * self._pool.num_blocks + block) * heads + head
-        packed = to.offset + (layer * heads + head) * tile
-        there = self._address(self._pool.kv[name]) + place * tile
-        return np.stack([packed, there, np.full(len(layer), tile)], axis=1)
+        there = self._address(self._pool.kv[name]) + (layer * self._pool.num_blocks * heads + head) * tile
+        return _columns(to.offset + (layer * heads + head) * tile, there, tile, 0, 0, heads * tile)
 
     def launch(self, pieces: Array, count: int, packed: Array, *, packing: bool) -> None:
         """Move ``count`` pieces between the pool and packed bytes."""
