@@ -148,6 +148,8 @@ def resize(pixels: npt.NDArray[np.uint8], height: int, width: int) -> npt.NDArra
 
     Two calls, because Pillow 13 chooses the order of the passes itself when both sides change.
     """
+    if pixels.shape[:2] == (height, width):
+        return pixels
     image = Image.fromarray(pixels)
     if image.width != width:
         image = image.resize((width, image.height), Image.Resampling.BICUBIC)
