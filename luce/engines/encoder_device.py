@@ -35,9 +35,10 @@ def encodes_pictures(device: Device) -> bool:
     return few_rows(device.arch) and many_rows(device.arch)
 
 
-def vision_bytes(config: VisionConfig, patches: int) -> int:
-    """What the vision tower takes of a device's memory for pictures of up to so many patches."""
-    specs = (*vision_weight_arrays(config), *vision_arrays(config, patches))
+def vision_bytes(config: VisionConfig, patches: int, *, beside: bool = False) -> int:
+    """What the vision tower takes of a device's memory for pictures of up to so many patches. ``beside``: the text
+    model's memory."""
+    specs = (*vision_weight_arrays(config), *vision_arrays(config, patches, beside=beside))
     return room_bytes(spec.nbytes for spec in specs)
 
 

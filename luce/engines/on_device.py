@@ -116,7 +116,7 @@ def plan_on_device(
         patches = memory.context * config.vision.merge_size**2
         patches = min(patches, memory.largest_picture or patches)
         if encoder is None:
-            budget -= vision_bytes(config.vision, patches)
+            budget -= vision_bytes(config.vision, patches, beside=True)
         else:
             check_encoder_room(encoder, config.vision, patches)
     sizes = DeviceSizes(memory.slots, 1, memory.context, chunk_rows_for(memory.context), patches)

@@ -114,12 +114,15 @@ def test_what_does_not_fit_is_refused(tower: DeviceVision) -> None:
         tower(PatchImage(np.zeros((9, 192), np.float32), (3, 3), b"", 2))
 
 
-def test_the_plan_is_what_is_allocated(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("beside", [False, True])
+def test_the_plan_is_what_is_allocated(device: Device, monkeypatch: pytest.MonkeyPatch, beside: bool) -> None:
     rooms = watch_rooms(device, monkeypatch)
-    tower = DeviceVision(device, CONFIG, weights(CONFIG), 160)
+    tower = DeviceVision(device, CONFIG, weights(CONFIG), 160, beside=beside)
     ((size, taken),) = rooms
-    for spec in vision_arrays(CONFIG, 160):
+    working = vision_arrays(CONFIG, 160, beside=beside)
+    assert ("kept rows" in {spec.name for spec in working}) == beside
+    for spec in working:
         assert tower._arrays[spec.name].nbytes == spec.nbytes
-    planned = [spec.nbytes for spec in (*vision_weight_arrays(CONFIG), *vision_arrays(CONFIG, 160))]
+    planned = [spec.nbytes for spec in (*vision_weight_arrays(CONFIG), *working)]
     assert sorted(taken[:-1]) == sorted(planned)  # the last one tells the attention kernel's sizes
     assert taken[-1] < 64 and room_bytes(taken) >= size >= room_bytes(taken[:-1])

@@ -84,7 +84,7 @@ def test_pictures_are_planned_on_the_device() -> None:
     """Room for the tower and the largest picture is left to it, and none on the host for encoding."""
     options = MemoryOptions(4, 1000, largest_picture=400)
     assert CONFIG.vision is not None
-    room = vision_bytes(CONFIG.vision, 400)
+    room = vision_bytes(CONFIG.vision, 400, beside=True)
     needed = plan_on_device(DEVICE, CONFIG, WEIGHTS, options, 1 << 40).total
     plan = plan_on_device(DEVICE, CONFIG, WEIGHTS, options, needed + room)
     assert plan.sizes.max_patches == 400 and plan.total == needed

@@ -56,7 +56,8 @@ def device_memory_plan(config: Qwen35Config, host: MemoryPlan, found: DevicePlan
     requested = (*host.requested, *pinned_arrays(config.text))
     vision: tuple[ArraySpec, ...] = ()
     if config.vision is not None and (patches := found.sizes.max_patches):
-        vision = (*vision_weight_arrays(config.vision), *device_vision_arrays(config.vision, patches))
+        working = device_vision_arrays(config.vision, patches, beside=found.encoder is None)
+        vision = (*vision_weight_arrays(config.vision), *working)
         if found.encoder is not None:
             vision = tuple(attrs.evolve(spec, part=f"{spec.part} on {found.encoder}") for spec in vision)
         requested = tuple(spec for spec in requested if spec.part != "encoding")

@@ -198,8 +198,9 @@ class DeviceEngine(CommandEngine):
         if encoder is not None and encoder is not self.device:
             return DeviceVision(encoder, config, weights, max_patches)
         tower = DeviceVision(
-            self.device, config, weights, max_patches, Slices(self.device, self._among_steps).run
+            self.device, config, weights, max_patches, Slices(self.device, self._among_steps).run, beside=True
         )
+        self._runner.kept = tower.kept
         self._encoding = tower.stream
         return tower
 

@@ -33,8 +33,21 @@ class ImageRows:
     """Encoded rows that stand in the place of a pass's rows from ``row`` on."""
 
     row: int
-    values: F32
-    """[n, hidden]."""
+    rows: F32
+    """Of the whole picture, [tokens, hidden]."""
+    start: int
+    """The first of them that is meant."""
+    count: int
+
+    @property
+    def end(self) -> int:
+        """Row of the pass behind the last one."""
+        return self.row + self.count
+
+    @property
+    def values(self) -> F32:
+        """[count, hidden]."""
+        return self.rows[self.start : self.start + self.count]
 
 
 def fill_step(descriptors: Descriptors, pieces: Sequence[Piece], stride: int) -> None:
@@ -81,8 +94,8 @@ def fill_lanes(descriptors: Descriptors, pieces: Sequence[Piece], stride: int, t
         tiles += [(number, first) for first in range(0, count, tile_rows)]
         row += count
     for found in image_rows(pieces):
-        stop = found.row + len(found.values)
-        descriptors.rows["source"][found.row : stop] = image_source(0) - np.arange(found.row, stop)
+        sources = image_source(0) - np.arange(found.row, found.end)
+        descriptors.rows["source"][found.row : found.end] = sources
     _ints(descriptors.lanes, len(lanes), LANE_WORDS)[...] = lanes
     _ints(descriptors.tiles, len(tiles), 2)[...] = tiles
     descriptors.header[0] = (row, len(lanes), 0, len(tiles))
@@ -100,9 +113,7 @@ def image_rows(pieces: Sequence[Piece]) -> list[ImageRows]:
                 if low < high:
                     rows = spec.image_rows[span.image]
                     assert rows is not None
-                    found.append(
-                        ImageRows(row + low - piece.start, rows[low - span.start : high - span.start])
-                    )
+                    found.append(ImageRows(row + low - piece.start, rows, low - span.start, high - low))
         row += piece.count
     return found
 

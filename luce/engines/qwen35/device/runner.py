@@ -16,7 +16,8 @@ from luce.engines.qwen35.device.buffers import MAX_LANES, DescriptorRing, Result
 from luce.engines.qwen35.device.copies import DeviceCopies
 from luce.engines.qwen35.device.descriptors import BLOCK_ROWS, CHUNK_ROWS
 from luce.engines.qwen35.device.draws import DrawFiller, draw_on_host
-from luce.engines.qwen35.device.fill import fill_lanes, fill_step, image_rows
+from luce.engines.qwen35.device.fill import ImageRows, fill_lanes, fill_step, image_rows
+from luce.engines.qwen35.device.kept_rows import KeptRows
 from luce.engines.qwen35.device.passes import Piece, Work, piece_of, plan_passes
 from luce.engines.qwen35.device.pool import DevicePool
 from luce.engines.qwen35.device.results import DeviceTicket, PassResults
@@ -124,6 +125,8 @@ class Runner:
         self._draws = draws
         self.copies = DeviceCopies(pool, self.commit, copies)
         self.stored = StoredStates(pool, pool.block_size, self.copies)
+        self.kept: KeptRows | None = None
+        """Where pictures' rows may be found on the device."""
         self._eager = eager
         self._graphs: dict[tuple[int, ...], Graph | None] = {}
         """By (bucket, class) of a step and the counts of a chunk; None after the first run, which loads what a capture
@@ -219,8 +222,7 @@ class Runner:
             self._draws.fill_rows(descriptors)
         ring.upload(descriptors, lists)
         for found in image_rows(pieces):
-            values = np.ascontiguousarray(found.values, np.float32)
-            self.device.upload(self.program.x[found.row : found.row + len(values)], values)
+            self._put_image_rows(found)
         end = max(piece.end for piece in pieces)
         if is_step:
             self._launch_step(ring.parts, bucket(len(pieces)), self.program.step_class(end))
@@ -294,6 +296,12 @@ class Runner:
             if draw.token is not None:
                 history = self.pool.histories[draw.work.slot.index, draw.position : draw.position + 1]
                 self.device.upload(history, np.array([draw.token.token], np.int32))
+
+    def _put_image_rows(self, found: ImageRows) -> None:
+        """To where the pass reads them."""
+        to = self.program.x[found.row : found.end]
+        if self.kept is None or not self.kept.put(found.rows, found.start, to):
+            self.device.upload(to, np.ascontiguousarray(found.values, np.float32))
 
     def _update_table(self, slot: DeviceSlot, table: tuple[int, ...], rows: int) -> None:
         """Bring the device's block table up to date for ``rows`` rows."""

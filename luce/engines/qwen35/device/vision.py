@@ -28,6 +28,7 @@ from luce.compute.room import room_bytes
 from luce.compute.spread_copies import SpreadCopies
 from luce.engines.qwen35.config import VisionConfig
 from luce.engines.qwen35.device.compiling import compile_all
+from luce.engines.qwen35.device.kept_rows import KeptRows, kept_rows
 from luce.engines.qwen35.device.slices import Run, at_once
 from luce.engines.qwen35.device.vision_attention import VisionAttention, paired_rows, tile_values, turn_table
 from luce.engines.qwen35.memory_parts import ArraySpec
@@ -48,14 +49,15 @@ GRAPHS = 8
 """Sizes of pictures whose launches are kept: a part from one call, whatever else Python does."""
 
 
-def vision_arrays(config: VisionConfig, patches: int) -> tuple[ArraySpec, ...]:
-    """Working memory for pictures of up to ``patches`` patches."""
+def vision_arrays(config: VisionConfig, patches: int, *, beside: bool = False) -> tuple[ArraySpec, ...]:
+    """Working memory for pictures of up to ``patches`` patches. ``beside``: as :class:`DeviceVision` takes it."""
     width = config.in_channels * config.patch_size**2
     merged = config.hidden * config.merge_size**2
     tokens = -(-patches // config.merge_size**2)
     inputs = max(_input_values(patches, max(config.hidden, width)), _input_values(tokens, merged))
     inner = max(_input_values(patches, config.ffn), _input_values(tokens, merged))
     part = "vision tower"
+    kept = (ArraySpec(part, "kept rows", (kept_rows(tokens), config.out_hidden)),) if beside else ()
     return (
         ArraySpec(part, "patches", (patches, width)),
         ArraySpec(part, "corners", (patches, 4), "int32"),
@@ -66,6 +68,7 @@ def vision_arrays(config: VisionConfig, patches: int) -> tuple[ArraySpec, ...]:
         ArraySpec(part, "product inputs", (inputs,), "uint16"),
         ArraySpec(part, "inner inputs", (inner,), "uint16"),
         ArraySpec(part, "encoded", (tokens, config.out_hidden)),
+        *kept,
     )
 
 
@@ -112,6 +115,7 @@ class DeviceVision:
     Args:
         max_patches: of one picture; larger ones are refused.
         run: launches a picture's parts, given its patches.
+        beside: the text model is on the same device, and finds the last pictures' rows there.
 
     Raises:
         DeviceError: a kernel does not compile, or there is not enough memory.
@@ -124,13 +128,15 @@ class DeviceVision:
         weights: VisionWeights,
         max_patches: int,
         run: Run = at_once,
+        *,
+        beside: bool = False,
     ) -> None:
         self.config = config
         self.max_patches = max_patches
         self._device = device
         self._run = run
         self.stream = device.stream()
-        working = vision_arrays(config, max_patches)
+        working = vision_arrays(config, max_patches, beside=beside)
         size = room_bytes(one.nbytes for one in (*vision_weight_arrays(config), *working))
         with device.using(self.stream):
             with device.room(size):
@@ -146,6 +152,7 @@ class DeviceVision:
             self._staging = device.pinned(self._arrays["patches"].nbytes, np.uint8)
             self._result = device.pinned(self._arrays["encoded"].shape, np.float32)
             device.synchronize()
+        self.kept = KeptRows(device, self._arrays["kept rows"]) if beside else None
         self._copies = SpreadCopies()
         self._grid: tuple[int, int] | None = None
         """Whose positions and rotations are on the device."""
@@ -250,13 +257,15 @@ class DeviceVision:
     def _leave(self, tokens: int) -> F32:
         """The encoded rows in memory of the caller's own, copied there as they come."""
         device, result, rows = self._device, self._result[:tokens], self._arrays["encoded"][:tokens]
+        found = np.empty_like(result)
+        if self.kept is not None:
+            self.kept.keep(found, rows)
         arrivals = []
         for piece in self._copies.pieces(result):
             device.download(result[piece], rows[piece])
             event = device.event()
             event.record()
             arrivals.append((piece, event))
-        found = np.empty_like(result)
         found.fill(0)  # its pages come in while the device computes
         copies = []
         for piece, event in arrivals:
