@@ -22,6 +22,7 @@ from luce.engines.qwen35.config import Qwen35Config
 from luce.engines.qwen35.device.budget import RESERVED, DevicePlan, fit_device
 from luce.engines.qwen35.device.descriptors import BLOCK_ROWS
 from luce.engines.qwen35.device.loading import deferred_headers, load_deferred, tiled_output
+from luce.engines.qwen35.device.packed_state import packed_on_device
 from luce.engines.qwen35.device.plan import DeviceSizes, chunk_rows_for
 from luce.engines.qwen35.device.weights import list_weights
 from luce.engines.qwen35.loading import LoadProgress
@@ -119,7 +120,8 @@ def plan_on_device(
             budget -= vision_bytes(config.vision, patches, beside=True)
         else:
             check_encoder_room(encoder, config.vision, patches)
-    sizes = DeviceSizes(memory.slots, 1, memory.context, chunk_rows_for(memory.context), patches)
+    packed = packed_on_device(config.text, memory.slots, budget)
+    sizes = DeviceSizes(memory.slots, 1, memory.context, chunk_rows_for(memory.context), patches, packed)
     found = fit_device(
         device,
         config.text,

@@ -9,10 +9,18 @@ from luce.compute.operands import Operands
 from luce.engines.choose_device import choose_device
 from luce.engines.encoder_device import vision_bytes
 from luce.engines.on_device import plan_on_device
+from luce.engines.qwen35.device import packed_state
 from luce.engines.qwen35.device.budget import MOST_SHARES, device_memory_plan, fit_device
+from luce.engines.qwen35.device.packed_state import (
+    LEAST_ON_DEVICE,
+    MOST_ON_DEVICE,
+    packed_bytes,
+    packed_on_device,
+)
 from luce.engines.qwen35.device.plan import DeviceSizes
 from luce.engines.qwen35.device.weights import conversions, list_weights
 from luce.engines.qwen35.memory import MemoryOptions, plan_memory
+from luce.engines.qwen35.shapes import released
 from luce.errors import ConfigError
 from tests.engines.models import demo_config, random_weights
 
@@ -80,8 +88,9 @@ def test_without_cupy_a_gpu_says_what_to_install(monkeypatch: pytest.MonkeyPatch
         choose_device("cuda:0")
 
 
-def test_pictures_are_planned_on_the_device() -> None:
+def test_pictures_are_planned_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
     """Room for the tower and the largest picture is left to it, and none on the host for encoding."""
+    monkeypatch.setattr(packed_state, "MOST_ON_DEVICE", 2)  # whatever the device has
     options = MemoryOptions(4, 1000, largest_picture=400)
     assert CONFIG.vision is not None
     room = vision_bytes(CONFIG.vision, 400, beside=True)
@@ -101,3 +110,19 @@ def test_pictures_are_planned_on_the_device() -> None:
     on_host = plan_on_device(other, CONFIG, WEIGHTS, options, 1 << 40)
     assert on_host.sizes.max_patches == 0
     assert "encoding" in device_memory_plan(CONFIG, host, on_host).request_parts
+
+
+def test_packed_states_take_little_of_a_device() -> None:
+    """As many as prompts can leave in a step, on a device that hardly notices."""
+    large, small = released("qwen3.5-27b").text, released("qwen3.5-0.8b").text
+    assert 0.24e9 < packed_bytes(large) < 0.26e9
+    assert packed_on_device(large, 17, 139 << 30) == MOST_ON_DEVICE
+    assert packed_on_device(large, 17, 22 << 30) == LEAST_ON_DEVICE
+    assert packed_on_device(large, 17, 70 << 30) * packed_bytes(large) <= (70 << 30) / 50
+    assert packed_on_device(small, 17, 22 << 30) == MOST_ON_DEVICE
+    assert packed_on_device(large, 1, 139 << 30) == 2
+    options = MemoryOptions(4, 1000, largest_picture=400)
+    found = plan_on_device(DEVICE, CONFIG, WEIGHTS, options, 1 << 40)
+    assert found.sizes.packed == MOST_ON_DEVICE
+    arrays = {spec.name: spec.shape for spec in found.arrays}
+    assert arrays["packed states"][0] == arrays["pieces"][0] == MOST_ON_DEVICE

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import attrs
@@ -12,6 +13,7 @@ import numpy.typing as npt
 import pytest
 
 from luce.engines.qwen35.device import copies
+from luce.engines.qwen35.device.packed_state import LEAST_ON_DEVICE
 from luce.engines.qwen35.device.staging import BUFFERS, THREADS, Buffer, Staged, Staging
 from tests.engines.harness import Driver
 from tests.engines.requests import Request, adopted, capture, do, prompt
@@ -38,13 +40,15 @@ class Bus:
     def __init__(self) -> None:
         self.gates: list[Gate] = []
         self.pending: list[tuple[Host, Host]] = []
+        self._lock = threading.Lock()
 
     def pinned(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> Host:
         return np.full(shape, -1, dtype)
 
     def copy(self, to: Host, source: Host) -> Gate:
-        self.pending.append((to, source.copy()))
-        return self.event()
+        with self._lock:
+            self.pending.append((to, source.copy()))
+            return self.event()
 
     def event(self) -> Gate:
         self.gates.append(Gate())
@@ -54,9 +58,10 @@ class Bus:
         self.pending.clear()
 
     def arrive(self, number: int) -> None:
-        for to, source in self.pending:
-            np.copyto(to, source)
-        self.pending.clear()
+        with self._lock:
+            for to, source in self.pending:
+                np.copyto(to, source)
+            self.pending.clear()
         self.gates[number].passed.set()
 
 
@@ -65,6 +70,8 @@ class Bench:
         self.bus = Bus()
         device: Any = self.bus
         self.staging = Staging(device, {"x": ((THREADS, 3), "float32")})
+        self.freed: list[float] = []
+        """Copies of which nothing is read on the device any more."""
 
     def copy(self, value: float) -> tuple[Host, Staged]:
         to = np.zeros((THREADS, 3), np.float32)
@@ -75,13 +82,28 @@ class Bench:
         def finish(buffer: Buffer, number: int, count: int) -> None:
             to[number::count] = buffer["x"][number::count]
 
-        return to, self.staging.bring(launch, finish)
+        return to, self.staging.bring(launch, finish, lambda: self.freed.append(value))
 
     def send(self, value: float, to: Host) -> None:
         def fill(buffer: Buffer, number: int, count: int) -> None:
             buffer["x"][number::count] = value
 
-        self.staging.send(fill, lambda buffer: self.bus.copy(to, buffer["x"]))  # type: ignore[arg-type, return-value]
+        def launch(buffer: Buffer) -> Any:
+            return self.bus.copy(to, buffer["x"])
+
+        self.staging.send(fill, launch, lambda: self.freed.append(value))
+
+    def launched(self, count: int) -> None:
+        """Wait until so many copies are."""
+        until(lambda: len(self.bus.gates) >= count)
+        assert len(self.bus.gates) == count
+
+
+def until(reached: Callable[[], bool]) -> None:
+    ends = time.monotonic() + PATIENCE
+    while not reached():
+        assert time.monotonic() < ends
+        time.sleep(0.001)
 
 
 @pytest.fixture
@@ -93,28 +115,45 @@ def bench() -> Iterator[Bench]:
     made.staging.close()
 
 
-def test_a_copy_is_launched_now_and_whole_later(bench: Bench) -> None:
+def test_a_copy_is_launched_soon_and_whole_later(bench: Bench) -> None:
     to, staged = bench.copy(5)
-    assert not to.any(), "the device is not there yet"
+    bench.launched(1)
+    assert not to.any() and not bench.freed, "the device is not there yet"
     bench.bus.arrive(0)
     staged.wait()
-    assert (to == 5).all()
+    assert (to == 5).all() and bench.freed == [5]
 
 
-def test_one_more_than_there_are_buffers_waits_for_the_first(bench: Bench) -> None:
-    begun = [bench.copy(value) for value in range(1, BUFFERS + 1)]
-    more: list[tuple[Host, Staged]] = []
-    waits = threading.Thread(target=lambda: more.append(bench.copy(9)))
-    waits.start()
-    assert not more and len(bench.bus.gates) == BUFFERS, "there is no buffer for it"
-    bench.bus.arrive(0)
-    waits.join(PATIENCE)
-    assert more and len(bench.bus.gates) == BUFFERS + 1
-    for number in range(1, BUFFERS + 1):
+def test_one_more_than_there_are_buffers_waits_for_the_first_and_nobody_for_it(bench: Bench) -> None:
+    begun = [bench.copy(value) for value in range(1, BUFFERS + 3)]
+    bench.launched(BUFFERS)
+    time.sleep(0.02)
+    bench.launched(BUFFERS)  # there is no buffer for the next
+    for number in range(2):
         bench.bus.arrive(number)
-    for value, (to, staged) in [*enumerate(begun, 1), (9, more[0])]:
+        begun[number][1].wait()
+        bench.launched(BUFFERS + 1 + number)
+    for number in range(2, BUFFERS + 2):
+        bench.bus.arrive(number)
+    for value, (to, staged) in enumerate(begun, 1):
         staged.wait()
         assert (to == value).all(), value
+    assert sorted(bench.freed) == list(range(1, BUFFERS + 3))
+
+
+def test_buffers_come_back_from_those_that_are_sent(bench: Bench) -> None:
+    """However many copies wait to be launched for the buffers that they have."""
+    targets = [np.zeros((THREADS, 3), np.float32) for _ in range(BUFFERS)]
+    for number, to in enumerate(targets):
+        bench.send(number + 1, to)
+    begun = [bench.copy(9) for _ in range(2 * BUFFERS)]
+    bench.launched(BUFFERS)
+    for number in range(3 * BUFFERS):
+        until(lambda number=number: len(bench.bus.gates) > number)  # type: ignore[misc]
+        bench.bus.arrive(number)
+    for to, staged in begun:
+        staged.wait()
+        assert (to == 9).all()
 
 
 def test_what_is_sent_is_whole_when_its_copy_is_launched(bench: Bench) -> None:
@@ -149,18 +188,24 @@ def test_what_goes_wrong_is_told_and_leaves_the_buffers(bench: Bench) -> None:
         raise ValueError("planted")
 
     event: Any = bench.bus.event
-    for _ in range(BUFFERS + 1):
-        staged = bench.staging.bring(lambda buffer: event(), planted)
-        bench.bus.arrive(len(bench.bus.gates) - 1)
+    freed: list[int] = []
+    for number in range(BUFFERS + 1):
+        before, first = len(freed), len(bench.bus.gates)
+        staged = bench.staging.bring(lambda buffer: event(), planted, lambda: freed.append(0))
+        bench.launched(first + 1)
+        bench.bus.arrive(first)
         with pytest.raises(MemoryError, match="planted"):
             staged.wait()
         with pytest.raises(MemoryError, match="planted"):
-            bench.staging.send(planted, no_launch)
-        for way in (bench.staging.bring, bench.staging.send):
-            first, second = (no_launch, nothing) if way == bench.staging.bring else (nothing, no_launch)
-            with pytest.raises(ValueError, match="planted"):
-                way(first, second)  # type: ignore[arg-type]
-            assert not bench.bus.pending, "nothing is on its way into a buffer that others get"
+            bench.staging.send(planted, no_launch, lambda: freed.append(1))
+        with pytest.raises(ValueError, match="planted"):
+            bench.staging.bring(no_launch, nothing, lambda: freed.append(2)).wait()
+        assert not bench.bus.pending, "nothing is on its way into a buffer that others get"
+        with pytest.raises(ValueError, match="planted"):
+            bench.staging.send(nothing, no_launch, lambda: freed.append(3))
+        assert not bench.bus.pending
+        until(lambda before=before: len(freed) == before + 4)  # type: ignore[misc]
+        assert sorted(freed[before:]) == [0, 1, 2, 3], number
 
 
 def nothing(buffer: Buffer, number: int, count: int) -> None:
@@ -246,3 +291,33 @@ def test_a_copy_waits_for_steps_of_its_own_slot_alone(
     for sequence in (source, other):
         sequence.finish()
         sequence.check()
+
+
+def test_steps_wait_for_no_bus_and_no_buffer(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only a copy for which there is no place on the device waits until one is free."""
+    requests = [Request(driver, prompt(index), index) for index in range(3)]
+    for request in requests:
+        request.advance(30)
+    engine: Any = driver.engine
+    staging = engine._runner.copies._staging
+    opened, taken = threading.Event(), staging._take
+
+    def stuck() -> Buffer:
+        assert opened.wait(PATIENCE)
+        return taken()  # type: ignore[no-any-return]
+
+    monkeypatch.setattr(staging, "_take", stuck)
+    items = [capture(request) for request in requests]
+    part = requests[2].next_rows(5)
+    result = driver.run([part], items[:LEAST_ON_DEVICE])
+    requests[2].took(part, result.outcomes[0].tokens)
+    assert [one.error for one in result.work] == [None, None] and not opened.is_set()
+    ticket = engine.launch(driver.plan(work=items[LEAST_ON_DEVICE:]))
+    assert not ticket.finished.wait(0.05), "there is no place for it"
+    opened.set()
+    assert engine.collect(ticket).work[0].error is None
+    for item, request in zip(items, requests, strict=True):
+        assert engine.audit_stored(item.handle, request.spec) == []
+    for request in requests:
+        request.finish()
+        request.check()

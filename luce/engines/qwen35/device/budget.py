@@ -53,7 +53,7 @@ class DevicePlan:
 def device_memory_plan(config: Qwen35Config, host: MemoryPlan, found: DevicePlan) -> MemoryPlan:
     """What serving takes where the text model is on a device: its arrays there, the vision tower there, on another
     device or on the host, and on the host requests' memory, as in ``host``, and what copies of states pass through."""
-    requested = (*host.requested, *pinned_arrays(config.text))
+    requested = (*host.requested, *pinned_arrays(config.text, found.sizes.packed))
     vision: tuple[ArraySpec, ...] = ()
     if config.vision is not None and (patches := found.sizes.max_patches):
         working = device_vision_arrays(config.vision, patches, beside=found.encoder is None)

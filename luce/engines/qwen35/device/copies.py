@@ -1,8 +1,8 @@
 """Copies of a slot's state in host memory: saved slots and prefix snapshots (design §6).
 
 They are taken and put back while steps go on. One kernel packs what a copy keeps into device memory of its own, so that
-the steps behind it wait for that alone and not for the bus; a stream of its own takes it to the host, and threads into
-memory of the copy (:mod:`.staging`). The same way leads back.
+the steps behind it wait for that alone and not for the bus; a thread and a stream of their own take it to the host, and
+further threads into memory of the copy (:mod:`.staging`). The same way leads back.
 
 A copy has one form, whatever way the slot came to its rows: rings and windows hold exact zeros in the place of rows
 that are not there. So two copies at the same position of the same content are equal bit for bit.
@@ -11,6 +11,7 @@ that are not there. So two copies at the same position of the same content are e
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from queue import SimpleQueue
 from typing import Any
 
 import attrs
@@ -44,11 +45,11 @@ BUS_PIECE = 16 << 20
 """Bytes of one copy over the bus, a third of a millisecond: what steps and pictures bring comes between."""
 
 
-def pinned_arrays(config: TextConfig) -> Iterator[ArraySpec]:
-    """Host memory that copies pass through."""
+def pinned_arrays(config: TextConfig, packed: int) -> Iterator[ArraySpec]:
+    """Host memory that copies pass through, where the device has room for ``packed`` ones."""
     part = "copies of states, host"
     yield ArraySpec(part, "packed states", (BUFFERS, packed_bytes(config)), "uint8")
-    yield ArraySpec(part, "pieces", (BUFFERS, piece_bytes(config)), "uint8")
+    yield ArraySpec(part, "pieces", (packed, piece_bytes(config)), "uint8")
 
 
 @attrs.frozen(eq=False)
@@ -160,6 +161,17 @@ def _blank(part: PackedPart, values: Host, position: int) -> None:
         values[:, :, position - base :] = 0
 
 
+@attrs.frozen(eq=False)
+class _Place:
+    """Of a packed state on its way."""
+
+    packed: Array
+    pieces: Array
+    """Both on the device."""
+    table: Host
+    """Pinned; the pieces before they are there."""
+
+
 class DeviceCopies:
     """:class:`luce.engines.qwen35.stored_states.Copies` of a device's pool."""
 
@@ -180,11 +192,10 @@ class DeviceCopies:
         self._pieces = PackedPieces(pool)
         self._stream = pool.device.stream()
         """Of the bus."""
-        self._used: dict[int, Event] = {}
-        """Behind what was last done with a packed state on the device, by its place."""
-        self._next = 0
-        sizes = {"packed": packed_bytes(pool.config), "pieces": piece_bytes(pool.config)}
-        self._staging = Staging(pool.device, {name: ((size,), "uint8") for name, size in sizes.items()})
+        self._places: SimpleQueue[_Place] = SimpleQueue()
+        """Where nothing is on its way."""
+        self._placed = False
+        self._staging = Staging(pool.device, {"packed": ((packed_bytes(pool.config),), "uint8")})
 
     @property
     def nbytes(self) -> int:
@@ -194,6 +205,7 @@ class DeviceCopies:
     def prepare(self) -> None:
         """Take the memory that copies need on their way."""
         self._staging.prepare()
+        self._make_places()
 
     def close(self) -> None:
         """Wait for copies under way; there must be no more of them."""
@@ -204,7 +216,8 @@ class DeviceCopies:
         self._commit(slot, position)
 
     def take(self, slot: Slot, first: int) -> DeviceSnapshot:
-        """The copies are launched when it returns; only keys and values of more than a block are waited for."""
+        """The state is packed when the steps' stream is past what it has when this returns, or a little later where all
+        places are in use; only keys and values of more than a block are waited for."""
         pool, position = self._pool, slot.start
         assert slot.base == position // CHUNK_ROWS * CHUNK_ROWS and 0 <= first <= position
         blocks = slot.table[first // BLOCK_ROWS : -(-position // BLOCK_ROWS)]
@@ -221,19 +234,25 @@ class DeviceCopies:
             keys, values = np.empty(shape, np.uint16), np.empty(shape, np.uint16)
             kv = tuple(zip(keys, values, strict=True))
 
-        def launch(buffer: Buffer) -> Event:
-            place, packed, pieces = self._place()
-            count = self._pieces.fill(buffer["pieces"], slot.index, position, block, packing=True)
-            self._device.upload(pieces, buffer["pieces"])
-            self._pieces.launch(pieces, count, packed, packing=True)
-            ready, ended = self._device.event(), self._device.event()
+        place = self._places_free()
+        try:
+            count = self._pieces.fill(place.table, slot.index, position, block, packing=True)
+            self._device.upload(place.pieces, place.table)
+            self._pieces.launch(place.pieces, count, place.packed, packing=True)
+            ready = self._device.event()
             ready.record()
+        except BaseException:
+            self._device.synchronize()
+            self._places.put(place)
+            raise
+
+        def launch(buffer: Buffer) -> Event:
+            ended = self._device.event()
             with self._device.using(self._stream):
                 ready.wait()
-                for piece in _bus_pieces(len(packed)):
-                    self._device.download(buffer["packed"][piece], packed[piece])
+                for piece in _bus_pieces(len(place.packed)):
+                    self._device.download(buffer["packed"][piece], place.packed[piece])
                 ended.record()
-            self._used[place] = ended
             return ended
 
         def finish(buffer: Buffer, number: int, count: int) -> None:
@@ -257,7 +276,7 @@ class DeviceCopies:
             content_digest(slot.ids[:position], slot.positions(0, position)),
             states,
             kv,
-            self._staging.bring(launch, finish),
+            self._staging.bring(launch, finish, lambda: self._places.put(place)),
         )
 
     def put(self, slot: Slot, snapshot: DeviceSnapshot, table: tuple[int, ...]) -> None:
@@ -278,42 +297,40 @@ class DeviceCopies:
                 for layer in range(number, len(kv), count):
                     tiles[layer] = _tiles(kv[layer][column], part.name)
 
+        place = self._places_free()
+
         def launch(buffer: Buffer) -> Event:
-            place, packed, pieces = self._place(self._stream)
-            count = self._pieces.fill(buffer["pieces"], slot.index, position, block, packing=False)
+            count = self._pieces.fill(place.table, slot.index, position, block, packing=False)
             there, ended = self._device.event(), self._device.event()
             with self._device.using(self._stream):
-                for piece in _bus_pieces(len(packed)):
-                    self._device.upload(packed[piece], buffer["packed"][piece])
-                self._device.upload(pieces, buffer["pieces"])
+                for piece in _bus_pieces(len(place.packed)):
+                    self._device.upload(place.packed[piece], buffer["packed"][piece])
+                self._device.upload(place.pieces, place.table)
                 there.record()
             there.wait()
-            self._pieces.launch(pieces, count, packed, packing=False)
+            self._pieces.launch(place.pieces, count, place.packed, packing=False)
             ended.record()
-            self._used[place] = ended
             return ended
 
-        self._staging.send(fill, launch)
+        self._staging.send(fill, launch, lambda: self._places.put(place))
         if block is None:
             upload_kv(self._pool, table, first, kv)
         slot.advance(position, position, position // CHUNK_ROWS * CHUNK_ROWS, table)
 
-    def _place(self, stream: Any = None) -> tuple[int, Array, Array]:
-        """Room for a packed state on the device and its pieces, and its number. ``stream``, by default the steps',
-        waits until it is free."""
+    def _places_free(self) -> _Place:
+        """A place where nothing is on its way; waits for one where there is none."""
+        self._make_places()
+        return self._places.get()
+
+    def _make_places(self) -> None:
+        if self._placed:
+            return
+        self._placed = True
         if self._arrays is None:
             specs = copy_arrays(self._pool.config, 1)
             self._arrays = {spec.name: self._device.passing(spec.shape, spec.dtype) for spec in specs}
-        packed, pieces = self._arrays["packed states"], self._arrays["pieces"]
-        place = self._next
-        self._next = (place + 1) % len(packed)
-        if (used := self._used.get(place)) is not None:
-            if stream is None:
-                used.wait()
-            else:
-                with self._device.using(stream):
-                    used.wait()
-        return place, packed[place], pieces[place]
+        for packed, pieces in zip(self._arrays["packed states"], self._arrays["pieces"], strict=True):
+            self._places.put(_Place(packed, pieces, self._device.pinned(pieces.shape, np.uint8)))
 
 
 def _bus_pieces(size: int) -> Iterator[slice]:

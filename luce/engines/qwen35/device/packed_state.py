@@ -37,9 +37,11 @@ Host = npt.NDArray[Any]
 
 ALIGNED = 64
 """Bytes between the beginnings of parts, or a multiple of them."""
-LEAST_ON_DEVICE, MOST_ON_DEVICE = 2, 4
-"""Packed states on the device at once. The next one waits for the bus, and steps behind it too: two are a prompt's
-picture and turn; four are those of two prompts that end in a step."""
+LEAST_ON_DEVICE, MOST_ON_DEVICE = 2, 8
+"""Packed states on the device at once, each until it is over the bus; one more would hold up the steps. Two are a
+prompt's picture and turn, eight those of four prompts that end in a step."""
+ON_DEVICE_SHARE = 1 / 50
+"""Of the device's memory, for more than the least."""
 COUNT_BYTES = 16
 """Before the pieces stands their number."""
 THREADS = 256
@@ -113,9 +115,11 @@ def piece_bytes(config: TextConfig) -> int:
     return COUNT_BYTES + _num_pieces(config) * PIECE.itemsize
 
 
-def packed_on_device(slots: int) -> int:
-    """How many packed states a device with so many slots has room for: half as many, as long as that is of use."""
-    return min(max(slots // 2, LEAST_ON_DEVICE), MOST_ON_DEVICE)
+def packed_on_device(config: TextConfig, slots: int, budget: int) -> int:
+    """How many packed states there is to be room for on a device with ``budget`` bytes: two for each slot, as long as
+    that is of use and costs little."""
+    cheap = int(budget * ON_DEVICE_SHARE) // packed_bytes(config)
+    return max(min(2 * slots, cheap, MOST_ON_DEVICE), LEAST_ON_DEVICE)
 
 
 def copy_arrays(config: TextConfig, count: int) -> Iterator[ArraySpec]:

@@ -13,7 +13,7 @@ from luce.engines.qwen35.device.buffers import MAX_LANES
 from luce.engines.qwen35.device.descriptors import STEP_ROWS
 from luce.engines.qwen35.device.layouts import kv_arrays, state_arrays
 from luce.engines.qwen35.device.moe import MoeShape, moe_arrays
-from luce.engines.qwen35.device.packed_state import copy_arrays, packed_on_device
+from luce.engines.qwen35.device.packed_state import LEAST_ON_DEVICE, copy_arrays
 from luce.engines.qwen35.device.pool import pool_arrays
 from luce.engines.qwen35.device.products import needs_gate_up, product_arrays
 from luce.engines.qwen35.device.sampler import DeviceSampler
@@ -45,6 +45,8 @@ class DeviceSizes:
     """Rows of one pass of prefill, a multiple of 64."""
     max_patches: int = 0
     """Of a picture that is encoded on the device; 0: pictures are encoded on the CPU."""
+    packed: int = LEAST_ON_DEVICE
+    """States of slots that may be on their way to and from the host."""
 
 
 def scratch_of(
@@ -73,7 +75,7 @@ def device_arrays(
     yield from kv_arrays(config, sizes.num_blocks)
     yield from state_arrays(config, sizes.num_slots)
     yield from pool_arrays(sizes.num_slots, sizes.max_context)
-    yield from copy_arrays(config, packed_on_device(sizes.num_slots))
+    yield from copy_arrays(config, sizes.packed)
     yield from scratch_of(device, config, text, sizes, num_token_ids)
     size = DeviceSampler.num_bytes(num_token_ids, sizes.num_slots, STEP_ROWS)
     yield ArraySpec("sampling", "sampler", (size,), "uint8")

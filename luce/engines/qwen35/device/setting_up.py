@@ -16,7 +16,7 @@ from luce.engines.qwen35.device.buffers import DescriptorRing, ResultRing
 from luce.engines.qwen35.device.compiling import Recorder, compile_all
 from luce.engines.qwen35.device.descriptors import CHUNK_ROWS, STEP_ROWS
 from luce.engines.qwen35.device.draws import DrawFiller
-from luce.engines.qwen35.device.packed_state import copy_arrays, packed_on_device
+from luce.engines.qwen35.device.packed_state import copy_arrays
 from luce.engines.qwen35.device.plan import DeviceSizes, device_arrays, scratch_of
 from luce.engines.qwen35.device.pool import DevicePool, allocate
 from luce.engines.qwen35.device.products import decode_rows, few_rows, many_rows
@@ -78,7 +78,7 @@ def set_up(
         if "rotations" in scratch:
             device.upload(scratch["rotations"], rope_table(config, sizes.max_context + 1))
         pool = DevicePool(device, config, sizes.num_slots, sizes.num_blocks, sizes.max_context, poison=poison)
-        copies = allocate(device, copy_arrays(config, packed_on_device(sizes.num_slots)))
+        copies = allocate(device, copy_arrays(config, sizes.packed))
         sampler = DeviceSampler(device, num_token_ids, sizes.num_slots, STEP_ROWS)
         program = QwenProgram(device, config, text, scratch, sizes.chunk_rows, sampler, tiled=tiled)
     rings = (

@@ -1,7 +1,8 @@
 """Copies between device and host memory while steps go on: through pinned buffers, with threads on the host's side.
 
-The engine thread launches what goes over the bus, from or to a pinned buffer. What is done on the host, out of the
-buffer into memory of its own or the other way round, threads do: behind copies that come, ahead of those that go.
+What is done on the host, out of a pinned buffer into memory of its own or the other way round, threads do: behind
+copies that come, ahead of those that go. What comes is launched by a thread too, which waits for a buffer where all are
+in use, so that no step has to: the engine thread has packed it on the device by then, and goes on.
 """
 
 from __future__ import annotations
@@ -27,8 +28,7 @@ Part = Callable[[Buffer, int, int], None]
 """What is done with a buffer on the host: part ``number`` of ``count``, on a thread of its own."""
 
 BUFFERS = 4
-"""Copies on their way at once; one more waits for a buffer, and all steps with it. Two prompts may end in a step, each
-with a snapshot behind its picture and one behind its turn."""
+"""Copies on the bus and in work on the host at once; one more waits for a buffer."""
 THREADS = 4
 """Finish one copy together: memory that is touched for the first time takes longer than the bus."""
 
@@ -45,6 +45,17 @@ class Staged:
             part.result()
 
 
+class _Pools:
+    """Threads. Those of copies that come may wait for a launch, which waits for a buffer: so they are none of those
+    that give buffers back."""
+
+    def __init__(self) -> None:
+        self.bus = ThreadPoolExecutor(1, "luce-bus")
+        """Launches copies that come, in order."""
+        self.coming = ThreadPoolExecutor(BUFFERS * THREADS, "luce-staging")
+        self.going = ThreadPoolExecutor(BUFFERS + THREADS, "luce-sending")
+
+
 class Staging:
     """Args:
     arrays: shape and dtype of each array of a buffer, by name.
@@ -53,29 +64,43 @@ class Staging:
     def __init__(self, device: Device, arrays: dict[str, tuple[tuple[int, ...], str]]) -> None:
         self._device, self._arrays = device, arrays
         self._free: SimpleQueue[Buffer] = SimpleQueue()
-        self._made = 0
-        self._threads: ThreadPoolExecutor | None = None
+        self._made, self._making = 0, Lock()
+        self._pools: _Pools | None = None
 
     def prepare(self) -> None:
         """Make all buffers, which would hold up the first copies."""
         while self._made < BUFFERS:
             self._free.put(self._buffer())
 
-    def bring(self, launch: Callable[[Buffer], Event], finish: Part) -> Staged:
-        """From the device; returns when the copies are launched.
+    def bring(self, launch: Callable[[Buffer], Event], finish: Part, there: Callable[[], None]) -> Staged:
+        """From the device; returns at once.
 
         Args:
-            launch: launches copies into the buffer; the event stands behind them.
+            launch: launches copies into the buffer, on a thread of its own; the event stands behind them.
             finish: takes out of the buffer what is wanted.
+            there: called when nothing is read on the device any more.
         """
-        buffer = self._take()
-        ended = self._launched(launch, buffer)
-        threads = self._pool()
+        pools = self._threads()
+
+        def begin() -> tuple[Buffer, Event]:
+            try:
+                buffer = self._take()
+                return buffer, self._launched(launch, buffer)
+            except BaseException:
+                there()
+                raise
+
+        begun = pools.bus.submit(begin)
         left, lock = [THREADS], Lock()
 
         def run(number: int) -> None:
+            buffer, ended = begun.result()
             try:
-                ended.synchronize()
+                try:
+                    ended.synchronize()
+                finally:
+                    if not number:
+                        there()
                 finish(buffer, number, THREADS)
             finally:
                 with lock:
@@ -84,29 +109,41 @@ class Staging:
                 if last:
                     self._free.put(buffer)
 
-        return Staged([threads.submit(run, number) for number in range(THREADS)])
+        return Staged([pools.coming.submit(run, number) for number in range(THREADS)])
 
-    def send(self, fill: Part, launch: Callable[[Buffer], Event]) -> None:
+    def send(self, fill: Part, launch: Callable[[Buffer], Event], there: Callable[[], None]) -> None:
         """To the device; returns when the copies are launched, for which the buffer has to be full.
 
         Args:
             fill: puts into the buffer what is to go.
             launch: launches copies out of it; the event stands behind them.
+            there: called when nothing is read any more of what ``launch`` has copied to.
         """
+        threads = self._threads().going
+        try:
+            buffer = self._filled(fill, threads)
+            ended = self._launched(launch, buffer)
+        except BaseException:
+            there()
+            raise
+
+        def give_back() -> None:
+            try:
+                ended.synchronize()
+            finally:
+                there()
+                self._free.put(buffer)
+
+        threads.submit(give_back)
+
+    def _filled(self, fill: Part, threads: ThreadPoolExecutor) -> Buffer:
         buffer = self._take()
-        threads = self._pool()
         parts = [threads.submit(fill, buffer, number, THREADS) for number in range(THREADS)]
         wrong = [error for part in parts if (error := part.exception()) is not None]
         if wrong:
             self._free.put(buffer)
             raise wrong[0]
-        ended = self._launched(launch, buffer)
-
-        def give_back() -> None:
-            ended.synchronize()
-            self._free.put(buffer)
-
-        threads.submit(give_back)
+        return buffer
 
     def _launched(self, launch: Callable[[Buffer], Event], buffer: Buffer) -> Event:
         try:
@@ -116,19 +153,21 @@ class Staging:
             self._free.put(buffer)
             raise
 
-    def _pool(self) -> ThreadPoolExecutor:
-        if self._threads is None:
-            self._threads = ThreadPoolExecutor(BUFFERS * THREADS, "luce-staging")
-        return self._threads
+    def _threads(self) -> _Pools:
+        if self._pools is None:
+            self._pools = _Pools()
+        return self._pools
 
     def close(self) -> None:
         """Wait for the copies that are under way. There must be no more of them."""
-        if self._threads is not None:
-            self._threads.shutdown()
+        if self._pools is not None:
+            for pool in (self._pools.bus, self._pools.coming, self._pools.going):
+                pool.shutdown()
 
     def _take(self) -> Buffer:
-        if self._free.empty() and self._made < BUFFERS:
-            return self._buffer()
+        with self._making:
+            if self._free.empty() and self._made < BUFFERS:
+                return self._buffer()
         return self._free.get()
 
     def _buffer(self) -> Buffer:
