@@ -16,6 +16,7 @@ from luce.engines import encoder_device, on_device
 from luce.engines.encoder_device import RESERVED, Encoder, choose_encoder, vision_bytes
 from luce.engines.load_model import LoadOptions, demo_model, open_model
 from luce.engines.on_device import plan_on_device
+from luce.engines.qwen35.device import packed_state
 from luce.engines.qwen35.device.budget import device_memory_plan
 from luce.engines.qwen35.device.engine import DeviceEngine
 from luce.engines.qwen35.device.vision import DeviceVision
@@ -70,8 +71,9 @@ def test_a_gpu_that_cannot_encode_is_refused(monkeypatch: pytest.MonkeyPatch) ->
     assert "cuda:1 (sm_120a) has no warpgroup products" in str(refused("cuda:1"))
 
 
-def test_each_device_is_planned_for_itself() -> None:
+def test_each_device_is_planned_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     assert CONFIG.vision is not None
+    monkeypatch.setattr(packed_state, "MOST_ON_DEVICE", 2)  # whatever the device has
     device, other = HostDevice(), HostDevice()
     needed = plan_on_device(device, CONFIG, WEIGHTS, OPTIONS, 1 << 40).total
     plan = plan_on_device(device, CONFIG, WEIGHTS, OPTIONS, needed, Encoder("cuda:1", other))
