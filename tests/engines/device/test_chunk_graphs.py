@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from luce.compute.device import Device, Kernel
 from luce.compute.kernel_sources import Defines
 from luce.engines.qwen35.device.engine import DeviceEngine
+from luce.engines.qwen35.device.passes import GRAPH_ROWS
 from luce.engines.qwen35.device.plan import DeviceSizes
-from luce.engines.qwen35.device.runner import GRAPH_ROWS, WARM_LANES, chunk_class, graph_rows
+from luce.engines.qwen35.device.runner import WARM_LANES, chunk_class, graph_rows
 from luce.engines.qwen35.device.setting_up import _kernels
 from luce.engines.qwen35.device.weights import list_weights, upload
+from luce.engines.seam import RowSource
 from tests.engines.device.harness import bf16_model, device_of_tests, new_device_engine
 from tests.engines.harness import Driver, Rows, random_ids, same_bits, text_spec
 from tests.engines.models import NAN_TOKEN, SAMPLED_IDS
@@ -58,6 +61,14 @@ def test_there_is_room_for_every_tile_of_every_pass() -> None:
             assert all(mine >= own for mine, own in zip(found, (rows, lanes, lanes, tiles), strict=True))
 
 
+@pytest.fixture(scope="module")
+def whole() -> Iterator[DeviceEngine]:
+    """Its chunk passes have room for whole prompts."""
+    made = new_device_engine(*bf16_model(), chunk_rows=320)
+    yield made
+    made.shutdown()
+
+
 def test_recorded_at_the_start_they_touch_no_sequence(engine: DeviceEngine) -> None:
     """Passes of other counts than those that were recorded, beside a sequence that turns into NaN."""
     specs = [text_spec(random_ids(130, seed)) for seed in (1, 2)]
@@ -80,6 +91,39 @@ def test_recorded_at_the_start_they_touch_no_sequence(engine: DeviceEngine) -> N
         assert engine.audit(sequence.slot) == []
     seen = engine.call(lambda runner, _: list(runner._graphs))
     assert seen == list(recorded), "a pass of three lanes was among those recorded"
+
+
+@pytest.mark.parametrize("most", [100, 13])
+def test_a_last_row_beside_others_prompts_has_its_bits(whole: DeviceEngine, most: int) -> None:
+    """In a chunk pass, of many rows and of few, and the sequence goes on from there."""
+    engine = whole
+    specs = [text_spec(random_ids(130, seed)) for seed in (1, 2, 3)]
+    right = [engine.forward_all(spec)[0] for spec in specs]
+    driver = Driver(engine)
+    one, two, three = (driver.open(spec, slot) for slot, spec in enumerate(specs))
+    driver.step([Rows(one, 0, 129, sample=False), Rows(two, 0, 129, sample=False)])
+    kinds: list[tuple[bool, int]] = []
+
+    def noted(is_step: bool, pieces: Any, *rest: Any, **more: Any) -> Any:
+        kinds.append((is_step, len(pieces)))
+        return plain(is_step, pieces, *rest, **more)
+
+    runner: Any = engine._runner
+    plain = runner._pass
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(runner, "_pass", noted)
+        outcomes = driver.step([Rows(one, 129, 1), Rows(three, 0, most), Rows(two, 129, 1)])
+    assert kinds == [(False, 3)] and all(outcome.error is None for outcome in outcomes)
+    for _ in range(3):
+        driver.step([Rows(one, one.high, 1, RowSource.LAST_SAMPLED)])
+    for at in range(most, 130, 30):
+        driver.step([Rows(three, at, min(30, 130 - at))])
+    for sequence, logits in zip((one, two, three), right, strict=True):
+        assert sequence.recorder.logits
+        for position, row in sequence.recorder.logits.items():
+            assert position > 130 or same_bits(row, logits[position - 1]), position
+        assert engine.audit(sequence.slot) == []
+        driver.close(sequence)
 
 
 def test_what_is_recorded_at_the_start_was_compiled_before(monkeypatch: pytest.MonkeyPatch) -> None:

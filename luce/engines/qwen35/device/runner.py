@@ -18,7 +18,15 @@ from luce.engines.qwen35.device.descriptors import BLOCK_ROWS, CHUNK_ROWS
 from luce.engines.qwen35.device.draws import DrawFiller, draw_on_host
 from luce.engines.qwen35.device.fill import ImageRows, fill_lanes, fill_step, image_rows
 from luce.engines.qwen35.device.kept_rows import KeptRows
-from luce.engines.qwen35.device.passes import Piece, Work, piece_of, plan_passes
+from luce.engines.qwen35.device.passes import (
+    FEW_ROWS,
+    GRAPH_ROWS,
+    MANY_LANES,
+    Piece,
+    Work,
+    piece_of,
+    plan_passes,
+)
 from luce.engines.qwen35.device.pool import DevicePool
 from luce.engines.qwen35.device.results import DeviceTicket, PassResults
 from luce.engines.qwen35.device.slots import DeviceSlot
@@ -30,12 +38,6 @@ from luce.errors import DeviceError, LuceError
 __all__ = ["Program", "Runner", "Tap", "chunk_class", "graph_rows"]
 
 
-GRAPH_ROWS = 512
-"""Chunk passes of up to so many rows, or multiples of it, are replayed from graphs."""
-FEW_ROWS, MANY_LANES = 16, 8
-"""Least rows that a chunk pass is launched with, and least lanes of one with more than one: so that what is recorded at
-the start is what serving needs, whatever pieces its prompts are cut into. A kind that comes first while answers stream
-holds them up until it is recorded."""
 WARM_LANES = (1, MANY_LANES)
 """Of the chunk passes that are recorded at the start."""
 
