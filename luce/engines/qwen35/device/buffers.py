@@ -1,4 +1,4 @@
-"""Pinned host buffers beside their device twins: descriptors on the way in, results on the way out."""
+"""Pinned host buffers: descriptors and rows on the way in, results on the way out."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ import numpy.typing as npt
 from luce.compute.device import Array, Device, Event
 from luce.engines.qwen35.device.descriptors import ADJUST, DRAWN, STEP_ROWS, DescriptorLayout, Descriptors
 
-__all__ = ["MAX_LANES", "DescriptorRing", "ResultBuffer", "ResultRing"]
+__all__ = ["MAX_LANES", "DescriptorRing", "PieceUploads", "ResultBuffer", "ResultRing"]
 
 MAX_LANES = STEP_ROWS
 """Most lanes of any pass."""
+PIECE_BYTES = 4 << 20
+"""Of rows that go through a pinned buffer at once."""
 
 
 class DescriptorRing:
@@ -85,3 +87,34 @@ class ResultRing:
     def give_back(self, results: ResultBuffer) -> None:
         """Nobody reads ``results`` any more. From any thread."""
         self._free.append(results)
+
+
+class PieceUploads:
+    """Copies rows out of any memory to the device, through two pinned buffers in turn. Straight out of memory that is
+    not pinned, 20 MB held up a pass by some 20 ms on an H200, by what passes with and without pictures took."""
+
+    def __init__(self, device: Device, piece_bytes: int = PIECE_BYTES) -> None:
+        self._device, self._piece_bytes = device, piece_bytes
+        self._ring: deque[tuple[npt.NDArray[np.uint8], Event]] = deque()
+        """Made when they are needed; the event stands behind a buffer's last copy."""
+
+    def upload(self, to: Array, rows: npt.NDArray[np.float32]) -> None:
+        """Queue the copy of ``rows`` [n, width]; they are read when this returns."""
+        width = rows.shape[1] * rows.itemsize
+        height = max(self._piece_bytes // width, 1)
+        for at in range(0, len(rows), height):
+            piece = rows[at : at + height]
+            buffer, event = self._take(height * width)
+            staged = buffer[: piece.size * piece.itemsize].view(rows.dtype).reshape(piece.shape)
+            np.copyto(staged, piece)
+            self._device.upload(to[at : at + len(piece)], staged)
+            event.record()
+            self._ring.append((buffer, event))
+
+    def _take(self, nbytes: int) -> tuple[npt.NDArray[np.uint8], Event]:
+        if len(self._ring) < 2:
+            return self._device.pinned(nbytes, np.uint8), self._device.event()
+        buffer, event = self._ring.popleft()
+        assert len(buffer) >= nbytes, "rows of one width"
+        event.synchronize()
+        return buffer, event

@@ -12,7 +12,7 @@ import numpy as np
 
 from luce.compute.activations import BUCKETS, bucket
 from luce.compute.device import Array, Device, Graph
-from luce.engines.qwen35.device.buffers import MAX_LANES, DescriptorRing, ResultRing
+from luce.engines.qwen35.device.buffers import MAX_LANES, DescriptorRing, PieceUploads, ResultRing
 from luce.engines.qwen35.device.copies import DeviceCopies
 from luce.engines.qwen35.device.descriptors import BLOCK_ROWS, CHUNK_ROWS
 from luce.engines.qwen35.device.draws import DrawFiller, draw_on_host
@@ -127,6 +127,7 @@ class Runner:
         self._draws = draws
         self.copies = DeviceCopies(pool, self.commit, copies)
         self.stored = StoredStates(pool, pool.block_size, self.copies)
+        self._uploads = PieceUploads(self.device)
         self.kept: KeptRows | None = None
         """Where pictures' rows may be found on the device."""
         self._eager = eager
@@ -303,7 +304,7 @@ class Runner:
         """To where the pass reads them."""
         to = self.program.x[found.row : found.end]
         if self.kept is None or not self.kept.put(found.rows, found.start, to):
-            self.device.upload(to, np.ascontiguousarray(found.values, np.float32))
+            self._uploads.upload(to, np.asarray(found.values, np.float32))
 
     def _update_table(self, slot: DeviceSlot, table: tuple[int, ...], rows: int) -> None:
         """Bring the device's block table up to date for ``rows`` rows."""
