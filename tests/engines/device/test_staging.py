@@ -156,6 +156,26 @@ def test_buffers_come_back_from_those_that_are_sent(bench: Bench) -> None:
         assert (to == 9).all()
 
 
+def test_what_is_held_goes_at_the_end_of_the_block_or_when_it_is_waited_for(bench: Bench) -> None:
+    with bench.staging.holding():
+        begun = [bench.copy(value) for value in (1, 2)]
+        time.sleep(0.01)
+        bench.launched(0)
+    bench.launched(2)
+    for number, (to, staged) in enumerate(begun):
+        bench.bus.arrive(number)
+        staged.wait()
+        assert (to == number + 1).all()
+    with bench.staging.holding():
+        to, staged = bench.copy(3)
+        waits = threading.Thread(target=staged.wait)
+        waits.start()
+        bench.launched(3)
+        bench.bus.arrive(2)
+        waits.join(PATIENCE)
+        assert (to == 3).all()
+
+
 def test_what_is_sent_is_whole_when_its_copy_is_launched(bench: Bench) -> None:
     to = np.zeros((THREADS, 3), np.float32)
     for number in range(BUFFERS + 1):

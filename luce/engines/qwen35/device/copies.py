@@ -11,6 +11,7 @@ that are not there. So two copies at the same position of the same content are e
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from queue import SimpleQueue
 from typing import Any
 
@@ -320,7 +321,13 @@ class DeviceCopies:
     def _places_free(self) -> _Place:
         """A place where nothing is on its way; waits for one where there is none."""
         self._make_places()
+        if self._places.empty():
+            self._staging.hand_over()  # so that one becomes free
         return self._places.get()
+
+    def holding(self) -> AbstractContextManager[None]:
+        """Within the block copies that are taken are packed, and go on their way at its end."""
+        return self._staging.holding()
 
     def _make_places(self) -> None:
         if self._placed:

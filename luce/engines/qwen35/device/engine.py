@@ -247,33 +247,39 @@ class DeviceEngine(CommandEngine):
 
     def _step(self, ticket: StepTicket) -> None:
         assert isinstance(ticket, DeviceTicket)
-        plan, runner = ticket.plan, self._runner
-        try:
-            self._note_finished()
-            before, behind = self.device.event(), self.device.event()
-            before.record()
-            self.pool.take_back(plan.freed_blocks)
-            self.pool.give_out(plan.fresh_blocks)
-            later = behind_rows(plan, self._slots)
-            done = {at: self._move(item, self._slots) for at, item in enumerate(plan.work) if at not in later}
-            running = {segment.slot for segment in plan.segments}
-            views = {at: self._view(plan.work[at]) for at in sorted(later) if plan.work[at].slot in running}
-            runner.segments(ticket, self._slots)
-            # The host's part of these is done while the device computes the rows.
-            done |= {at: self._move(plan.work[at], views.get(at, self._slots)) for at in sorted(later)}
-            ticket.work = tuple(done[at] for at in range(len(plan.work)))
-            behind.record()
-            ticket.events = before, behind
-        except Exception as error:
-            self._failed(ticket, error)
-        self._in_flight.append(ticket)
-        self._waiter.put(ticket)
+        with self._runner.copies.holding():
+            try:
+                self._note_finished()
+                before, behind = self.device.event(), self.device.event()
+                before.record()
+                self.pool.take_back(ticket.plan.freed_blocks)
+                self.pool.give_out(ticket.plan.fresh_blocks)
+                ticket.work = self._launch(ticket)
+                behind.record()
+                ticket.events = before, behind
+            except Exception as error:
+                self._failed(ticket, error)
+            self._in_flight.append(ticket)
+            self._waiter.put(ticket)
+
+    def _launch(self, ticket: DeviceTicket) -> tuple[WorkOutcome, ...]:
+        """Work and rows of a step; what became of the work."""
+        plan = ticket.plan
+        later = behind_rows(plan, self._slots)
+        done = {at: self._move(item, self._slots) for at, item in enumerate(plan.work) if at not in later}
+        running = {segment.slot for segment in plan.segments}
+        views = {at: self._view(plan.work[at]) for at in sorted(later) if plan.work[at].slot in running}
+        self._runner.segments(ticket, self._slots)
+        # The host's part of these is done while the device computes the rows.
+        done |= {at: self._move(plan.work[at], views.get(at, self._slots)) for at in sorted(later)}
+        return tuple(done[at] for at in range(len(plan.work)))
 
     def _view(self, item: SlotWork) -> Mapping[int, Slot]:
         """A slot with rows in the step, as an item finds it that is done behind them."""
         slot = self._slots[item.slot]
         assert isinstance(slot, DeviceSlot)
-        self._runner.commit(slot, item.position)  # launches nothing: S stands there
+        if item.position > slot.start:
+            self._runner.commit(slot, item.position)  # launches nothing: S stands there
         return {item.slot: copy(slot)}
 
     def _move(self, item: SlotWork, slots: Mapping[int, Slot]) -> WorkOutcome:

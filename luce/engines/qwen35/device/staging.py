@@ -7,8 +7,10 @@ in use, so that no step has to: the engine thread has packed it on the device by
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from queue import SimpleQueue
 from threading import Lock
 from typing import Any
@@ -38,9 +40,12 @@ class Staged:
     """Until a copy is whole."""
 
     _parts: Sequence[Future[None]] = ()
+    _start: Callable[[], None] = lambda: None
+    """Has it begun, if it was held until now."""
 
     def wait(self) -> None:
         """Raises what went wrong."""
+        self._start()
         for part in self._parts:
             part.result()
 
@@ -52,7 +57,8 @@ class _Pools:
     def __init__(self) -> None:
         self.bus = ThreadPoolExecutor(1, "luce-bus")
         """Launches copies that come, in order."""
-        self.coming = ThreadPoolExecutor(BUFFERS * THREADS, "luce-staging")
+        self.coming = ThreadPoolExecutor(2 * THREADS, "luce-staging")
+        """Of two copies at once: more would take the memory's time and the interpreter's lock from others."""
         self.going = ThreadPoolExecutor(BUFFERS + THREADS, "luce-sending")
 
 
@@ -66,6 +72,8 @@ class Staging:
         self._free: SimpleQueue[Buffer] = SimpleQueue()
         self._made, self._making = 0, Lock()
         self._pools: _Pools | None = None
+        self._holding = False
+        self._held: deque[Callable[[], None]] = deque()
 
     def prepare(self) -> None:
         """Make all buffers, which would hold up the first copies."""
@@ -80,7 +88,8 @@ class Staging:
             finish: takes out of the buffer what is wanted.
             there: called when nothing is read on the device any more.
         """
-        pools = self._threads()
+        parts: list[Future[None]] = [Future() for _ in range(THREADS)]
+        left, lock = [THREADS], Lock()
 
         def begin() -> tuple[Buffer, Event]:
             try:
@@ -90,10 +99,7 @@ class Staging:
                 there()
                 raise
 
-        begun = pools.bus.submit(begin)
-        left, lock = [THREADS], Lock()
-
-        def run(number: int) -> None:
+        def work(begun: Future[tuple[Buffer, Event]], number: int) -> None:
             buffer, ended = begun.result()
             try:
                 try:
@@ -109,7 +115,42 @@ class Staging:
                 if last:
                     self._free.put(buffer)
 
-        return Staged([pools.coming.submit(run, number) for number in range(THREADS)])
+        def run(begun: Future[tuple[Buffer, Event]], number: int) -> None:
+            try:
+                work(begun, number)
+            except BaseException as error:
+                parts[number].set_exception(error)
+            else:
+                parts[number].set_result(None)
+
+        def hand_over() -> None:
+            pools = self._threads()
+            begun = pools.bus.submit(begin)
+            for number in range(THREADS):
+                pools.coming.submit(run, begun, number)
+
+        self._held.append(hand_over)
+        if not self._holding:
+            self.hand_over()
+        return Staged(parts, self.hand_over)
+
+    @contextmanager
+    def holding(self) -> Iterator[None]:
+        """What comes is handed to the threads when the block ends: they would take turns with the engine thread while
+        it has launches to make."""
+        self._holding = True
+        try:
+            yield
+        finally:
+            self._holding = False
+            self.hand_over()
+
+    def hand_over(self) -> None:
+        """What comes, up to now."""
+        with suppress(IndexError):  # there is nothing more
+            while True:
+                hand_over = self._held.popleft()
+                hand_over()
 
     def send(self, fill: Part, launch: Callable[[Buffer], Event], there: Callable[[], None]) -> None:
         """To the device; returns when the copies are launched, for which the buffer has to be full.
