@@ -17,7 +17,7 @@ import attrs
 
 from luce.actors.request import Request
 from luce.charts.interpreter import Step
-from luce.engines.seam import Engine, SlotWork, StoresStates, WorkKind, WorkOutcome
+from luce.engines.seam import Engine, SlotWork, StoresStates, WorkKind, WorkOutcome, may_be_late
 from luce.scheduling.block_pool import BlockPool
 from luce.scheduling.capture_points import anchor_point, capture_points, next_cut, shared_point
 from luce.scheduling.prefix_entry import Entry
@@ -219,8 +219,13 @@ def cut_row(request: Request) -> int | None:
 
 
 def awaits_capture(request: Request) -> bool:
-    """Is a row of it, still in flight, one after which its state is to be captured? Longer chunks behind it would
-    commit rows past that place before the copy is made, as would the first row of the answer, so the next one waits for
-    the result."""
+    """Is a row of it, still in flight, one after which its state is to be captured, so that the next one waits for the
+    result? Longer chunks behind it would commit rows past that place before the copy is made. The first row of the
+    answer does so too, but mostly leaves the state there."""
     first, row = request.computed_rows, request.next_row
-    return row > first and any(first < point <= row for point in request.capture_points)
+    if row <= first:
+        return False
+    points = [point for point in request.capture_points if first < point <= row]
+    if row < request.prompt_rows:
+        return bool(points)
+    return not all(may_be_late(point, row, row + 1) for point in points)

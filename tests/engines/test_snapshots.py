@@ -114,6 +114,44 @@ def test_rows_past_a_captured_position_do_not_count(driver: Driver, end: int, po
     assert engine.audit(0) == [] and engine.audit(1) == []
 
 
+@pytest.mark.parametrize(
+    ("rows", "position"), [((90, 1, 1), 90), ((90, 1, 1), 70), ((90, 30), 64), ((60, 3, 40), 61)]
+)
+def test_a_snapshot_may_come_late(driver: Driver, rows: tuple[int, ...], position: int) -> None:
+    """Rows past it are committed already; the slot goes on from these, and its snapshot from its own place."""
+    engine, spec = driver.engine, prompt(2)
+    source = Request(driver, spec, 0)
+    for count in rows:
+        source.advance(count)
+    taken = capture(source, position)
+    do(driver, taken)
+    assert engine.audit_stored(taken.handle, spec) == []
+    (early,) = driver.step([Rows(source.opened, source.row - rows[-1] - 1, 1, sample=False)])
+    assert early.error is not None and "committed" in early.error, "it goes on from where it was"
+    other = Request(driver, spec, 1)
+    do(driver, adopted(other, taken, source.opened.blocks))
+    for sequence in (source, other):
+        sequence.finish()
+        sequence.check()
+    assert engine.audit(0) == [] and engine.audit(1) == []
+
+
+def test_a_snapshot_may_not_come_too_late(driver: Driver) -> None:
+    """Its chunk has gone into the state, or too many rows follow it."""
+    source = Request(driver, prompt(2), 0)
+    source.advance(64)
+    source.advance(1)  # from 64: what is before it is folded
+    for position in (63, 1):
+        (outcome,) = driver.run(work=[capture(source, position)]).work
+        assert outcome.error is not None and f"position {position} cannot be stored" in outcome.error
+    source.advance(63)
+    source.advance(2)
+    (outcome,) = driver.run(work=[capture(source, 65)]).work
+    assert outcome.error is not None and "position 65 cannot be stored" in outcome.error
+    source.finish()
+    source.check()
+
+
 def test_a_snapshot_is_a_copy(driver: Driver) -> None:
     """Neither the source nor an adopter that goes another way changes it."""
     engine, spec = driver.engine, prompt(3)

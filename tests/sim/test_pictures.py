@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pytest
 import trio
 
+from luce.actors.request import Request
 from luce.engines.fake.engine import FakeTicket, fake_capabilities
 from luce.engines.fake.times import Times
 from luce.engines.seam import PatchImage, SegmentKind, StepPlan
@@ -45,7 +46,12 @@ class Noting(WatchedEngine):
     prompts: list[tuple[float, int]]
     """When each step with more than one row of prompts is, and how many it has."""
 
+    answers: list[int]
+    """Rows of answers in each step that has some."""
+
     def launch(self, plan: StepPlan) -> FakeTicket:
+        if rows := sum(one.kind is SegmentKind.DECODE for one in plan.segments):
+            self.answers.append(rows)
         rows = sum(one.count for one in plan.segments if one.kind is SegmentKind.PREFILL)
         if rows > 1:
             self.prompts.append((trio.current_time(), rows))
@@ -58,7 +64,7 @@ class Noting(WatchedEngine):
 
 @pytest.fixture
 def noted(monkeypatch: pytest.MonkeyPatch) -> type[Noting]:
-    Noting.encodes, Noting.prompts = [], []
+    Noting.encodes, Noting.prompts, Noting.answers = [], [], []
     monkeypatch.setattr(simulator, "WatchedEngine", Noting)
     return Noting
 
@@ -97,6 +103,27 @@ def test_a_picture_is_encoded_while_a_long_step_runs(
     monkeypatch.setattr("luce.actors.step_loop.StepLoop._between", lambda loop: False)
     serve(clients, depth)
     assert noted.encodes[1] > 1.12, "the trap is set"
+
+
+@pytest.mark.unrecorded
+def test_answers_that_begin_together_stay_together(
+    noted: type[Noting], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Depth 2: the step that is launched behind the last prompts goes on with all of them, although the states that
+    some leave are not copied yet."""
+    clients = [shown(f"picture {number}", 1.0, tokens=12) for number in range(4)]
+    serve(clients, 2)
+    assert [rows for rows in noted.answers if rows > 1] == [4] * 11
+
+    def awaits(request: Request) -> bool:
+        first, row = request.computed_rows, request.next_row
+        return any(first < point <= row for point in request.capture_points)
+
+    noted.answers.clear()
+    monkeypatch.setattr("luce.actors.freeze.awaits_capture", awaits)
+    serve(clients, 2)
+    found = [rows for rows in noted.answers if rows > 1]
+    assert min(found) < 4, "the trap is set"
 
 
 @pytest.mark.parametrize("depth", [1, 2])

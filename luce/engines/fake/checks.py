@@ -21,6 +21,7 @@ from luce.engines.seam import (
     SlotWork,
     StepPlan,
     WorkKind,
+    may_be_late,
 )
 
 __all__ = ["PlanChecker", "PlanError", "require"]
@@ -225,9 +226,10 @@ class PlanChecker:
     def _wrong_copy(self, slot: _Slot, item: SlotWork) -> str | None:
         if item.handle in self._handles:
             return "its handle was used or discarded before"
-        if not max(slot.committed, 1) <= item.position <= slot.rows:
+        late = item.kind is WorkKind.CAPTURE and may_be_late(item.position, slot.committed, slot.rows)
+        if not late and not max(slot.committed, 1) <= item.position <= slot.rows:
             return f"only positions from {max(slot.committed, 1)} to {slot.rows} can be stored"
-        slot.committed = item.position
+        slot.committed = max(slot.committed, item.position)
         self._handles.add(item.handle)
         sampled_at = item.position if slot.length <= item.position <= slot.sampled_at else -1
         self._stored[item.handle] = _Stored(item.kind, item.position, sampled_at)

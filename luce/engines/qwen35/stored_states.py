@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import copy
 from typing import Any, Generic, Protocol, TypeVar
 
 import attrs
@@ -11,7 +12,7 @@ import numpy.typing as npt
 
 from luce.engines.digest import content_digest
 from luce.engines.qwen35.slots import Holder, Slot
-from luce.engines.seam import SlotWork, WorkKind, WorkOutcome
+from luce.engines.seam import SlotWork, WorkKind, WorkOutcome, may_be_late
 from luce.errors import DeviceError, LuceError
 
 __all__ = ["Copies", "Progress", "Stored", "StoredStates"]
@@ -117,11 +118,16 @@ class StoredStates(Generic[S]):
         position, saves = item.position, item.kind is WorkKind.SAVE
         if item.handle in self.states:
             raise DeviceError(f"handle {item.handle} is in use")
-        if not max(slot.start, 1) <= position <= slot.high:
+        late = not saves and may_be_late(position, slot.start, slot.high)
+        if not late and not max(slot.start, 1) <= position <= slot.high:
             raise DeviceError(
                 f"position {position} cannot be stored: the slot is committed at {slot.start} and has {slot.high} rows"
             )
-        self._copies.commit(slot, position)
+        if late:
+            slot = copy(slot)  # which goes on from where it is
+            slot.start = position
+        else:
+            self._copies.commit(slot, position)
         size = self._block_size
         snapshot = self._copies.take(slot, 0 if saves else position // size * size)
         stored = Stored(item.kind, snapshot, _progress(slot, position) if saves else None)

@@ -47,7 +47,8 @@ def copied(slot: int, position: int, kind: WorkKind = WorkKind.CAPTURE, handle: 
         ([62], (63, 64), False),
         ([62], (64, 1), False),  # its chunk goes into S
         ([29], (20, 20), False),  # writes what is kept
-        ([20], (43, 1), False),  # it is committed already: to be refused
+        ([20], (43, 1), True),  # late: rows past it are committed
+        ([0], (43, 1), False),
         ([44], (44, 1), False),  # there is no such row yet
         ([64], (64, 1), False),  # S has to be moved on first
     ],

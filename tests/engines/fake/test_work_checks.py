@@ -26,7 +26,8 @@ from tests.engines.fake.stored import (
 
 Wrong = Callable[[SlotWork, SlotWork], SlotWork]
 COPIES: list[tuple[str, Wrong]] = [
-    ("only positions from 14 to 14", lambda taken, saved: item(WorkKind.CAPTURE, 0, 13, 900)),
+    ("only positions from 14 to 14", lambda taken, saved: item(WorkKind.SAVE, 0, 13, 900)),
+    ("only positions from 14 to 14", lambda taken, saved: item(WorkKind.CAPTURE, 0, 0, 900)),
     ("only positions from 14 to 14", lambda taken, saved: item(WorkKind.SAVE, 0, 15, 900)),
     ("used or discarded before", lambda taken, saved: taken),
     ("is not open", lambda taken, saved: item(WorkKind.SAVE, 3, 1, 900)),

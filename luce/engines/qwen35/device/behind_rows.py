@@ -51,7 +51,7 @@ def _follow(items: list[SlotWork], segment: Segment | None, slot: Slot | None) -
     if kinds != {WorkKind.CAPTURE} or slot is None or slot.failed is not None:
         return False
     positions = [item.position for item in items]
-    if not max(slot.start, 1) <= positions[0] or not positions[-1] <= min(slot.high, segment.start):
+    if positions[0] < 1 or not positions[-1] <= min(slot.high, segment.start):
         return False
     base, end = slot.base, segment.start + segment.count
     return (

@@ -90,8 +90,8 @@ class ResultRing:
 
 
 class PieceUploads:
-    """Copies rows out of any memory to the device, through two pinned buffers in turn. Straight out of memory that is
-    not pinned, 20 MB held up a pass by some 20 ms on an H200, by what passes with and without pictures took."""
+    """Copies rows out of any memory to the device, through two pinned buffers in turn: a copy straight out of memory
+    that is not pinned is the driver's to make, which waits for the stream first."""
 
     def __init__(self, device: Device, piece_bytes: int = PIECE_BYTES) -> None:
         self._device, self._piece_bytes = device, piece_bytes

@@ -1,9 +1,8 @@
 """Encoded rows of the last pictures, on the device that encoded them and where the text model is.
 
 A picture's rows go to host memory, where whoever needs them shares them for as long as he likes; 20 MB of a megapixel
-for a model of 27B. On their way back to the device, out of memory that is not pinned, they would hold up the pass that
-reads them: it cannot begin before, and other copies over the bus slow them down. So a copy of the last ones stays here;
-a prompt that comes soon after its pictures finds it, and all others take theirs from the host.
+for a model of 27B. A pass that reads them cannot begin before they are back on the device. So a copy of the last ones
+stays here: a prompt that comes soon after its pictures finds it, and all others take theirs from the host.
 """
 
 from __future__ import annotations
