@@ -3,7 +3,7 @@
 Copies take the host a part of a millisecond each, in which the device has nothing to do where they are launched first;
 and a copy waits for the bus where more are on their way than there is room for. Behind the rows both cost nothing, or
 the step after that. What is copied is the same: a slot without rows in the step is as it was, and of one that goes on
-from the copied position only what a copy does not keep is written, as long as its rows stay in the 64-chunk of that
+behind the copied position only what a copy does not keep is written, as long as its rows stay in the 64-chunk of that
 position: S stands where it stood, and rings and windows have room for :data:`MAX_VOID_ROWS` rows past it.
 """
 
