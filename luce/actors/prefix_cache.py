@@ -17,7 +17,8 @@ import attrs
 
 from luce.actors.request import Request
 from luce.charts.interpreter import Step
-from luce.engines.seam import Engine, SlotWork, StoresStates, WorkKind, WorkOutcome, may_be_late
+from luce.engines.late_captures import may_be_late
+from luce.engines.seam import Engine, SlotWork, StoresStates, WorkKind, WorkOutcome
 from luce.scheduling.block_pool import BlockPool
 from luce.scheduling.capture_points import anchor_point, capture_points, next_cut, shared_point
 from luce.scheduling.prefix_entry import Entry

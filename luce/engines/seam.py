@@ -38,7 +38,6 @@ __all__ = [
     "Ticket",
     "WorkKind",
     "WorkOutcome",
-    "may_be_late",
 ]
 
 MAX_VOID_ROWS = 64
@@ -171,14 +170,6 @@ class Segment(NamedTuple):
         return max(self.start, (self.start + self.count - 1) // MAX_VOID_ROWS * MAX_VOID_ROWS)
 
 
-def may_be_late(position: int, committed: int, rows: int) -> bool:
-    """Is the state after ``position`` rows still there, of a slot that is committed at ``committed``, at or past it,
-    and has ``rows``? It is while both places lie between the same multiples of :data:`MAX_VOID_ROWS`, and no more rows
-    than that follow the position."""
-    same = position // MAX_VOID_ROWS == committed // MAX_VOID_ROWS
-    return same and 1 <= position <= committed and rows - position <= MAX_VOID_ROWS
-
-
 class WorkKind(enum.Enum):
     """What a :class:`SlotWork` item does."""
 
@@ -210,7 +201,7 @@ class SlotWork:
 
     SAVE and CAPTURE commit the slot at ``position``, as a segment's start does: no later segment may start before
     it. Possible is every position from where the slot is committed (:attr:`Segment.commits` of its last segment) to
-    the end of its rows; rows past ``position`` are ignored. A CAPTURE may also come late, by what :func:`may_be_late`
+    the end of its rows; rows past ``position`` are ignored. A CAPTURE may also come late, by what :mod:`.late_captures`
     says: rows that follow its position may be committed by then. They make a new stored state under ``handle``, which
     stays until :meth:`StoresStates.discard`. Nothing that happens later to any slot or block changes it.
 

@@ -12,6 +12,7 @@ import attrs
 from luce.engines.fake.block_checks import BlockChecker
 from luce.engines.fake.staged_checks import StagedChecker
 from luce.engines.fake.violations import PlanError, require
+from luce.engines.late_captures import may_be_late
 from luce.engines.seam import (
     Capabilities,
     RowSource,
@@ -21,7 +22,6 @@ from luce.engines.seam import (
     SlotWork,
     StepPlan,
     WorkKind,
-    may_be_late,
 )
 
 __all__ = ["PlanChecker", "PlanError", "require"]

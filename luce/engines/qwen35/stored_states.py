@@ -11,8 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from luce.engines.digest import content_digest
+from luce.engines.late_captures import may_be_late
 from luce.engines.qwen35.slots import Holder, Slot
-from luce.engines.seam import SlotWork, WorkKind, WorkOutcome, may_be_late
+from luce.engines.seam import SlotWork, WorkKind, WorkOutcome
 from luce.errors import DeviceError, LuceError
 
 __all__ = ["Copies", "Progress", "Stored", "StoredStates"]
