@@ -186,6 +186,55 @@ def test_a_chain_has_the_bits_of_its_products(
     same(layer.chained(layer.start(), plan), wanted)
 
 
+@pytest.mark.parametrize(
+    ("norm", "rows", "valid"), [(Source.NORM, 1, 1), (Source.NORM, 4, 3), (Source.ROWS, 4, 4)]
+)
+def test_norms_have_the_last_bit_of_the_norm_kernel(
+    device: Device, norm: Source, rows: int, valid: int
+) -> None:
+    """Activations have so few bits that sums in another order mostly give the same ones. Here they do not: the first
+    row's values and these factors give what lies between two activations, exactly."""
+    layer = Layer(device, "BF16", rows, valid, 1272, 256, 64, 48, norm=norm)
+    x = layer.one_by_one(layer.start())["x"]
+    ones = device.array(np.ones(layer.hidden, np.float32))
+    wide = device.empty((rows, layer.hidden), np.float32)
+    device.kernel("norm.cu", "rms_norm_wide")(
+        (rows, 1, 1),
+        norm_threads(layer.hidden),
+        [
+            *(device.array(np.array([valid, 0, 0, 0, 0, 0, 0, 0], np.int32)), None, device.array(x), ones),
+            *(
+                np.float32(EPS),
+                np.int32(layer.hidden),
+                device.empty(num_values(rows, layer.hidden, 0), np.uint16),
+            ),
+            *(np.int32(rows), np.int32(0), np.int32(padded_depth(layer.hidden)), wide),
+        ],
+        shared=NORM_SHARED,
+    )
+    y = device.numpy(wide)[0]
+    held = device.operands.hold_activations(np.abs(y))
+    low, high = (device.operands.widen(held + np.uint16(add)) * device.operands.unit for add in (0, 1))
+    between = np.copysign((low + high) / 2, y).astype(np.float32)
+    factor = between / y
+    for _ in range(4):
+        factor = np.where(y * factor == between, factor, np.nextafter(factor, np.float32(9)))
+    layer.scales[1] = device.array(factor)
+
+    def activations_of(row: np.ndarray) -> np.ndarray:
+        return device.operands.rounded(row * factor)
+
+    wrong = [activations_of(np.nextafter(y, np.float32(end))) for end in (-9, 9)]
+    assert min((activations_of(y) != other).sum() for other in wrong) > 300, "the trap is set"
+    squares = (x[0] * x[0]).astype(np.float32)
+    in_order = np.float32(1) / np.sqrt(
+        np.add.accumulate(squares)[-1] / np.float32(layer.hidden) + np.float32(EPS)
+    )
+    assert (x[0] * in_order != y).mean() > 0.2, "an order shows"
+    wanted = layer.one_by_one(layer.start())
+    same(layer.chained(layer.start(), layer.plan(ChainForm(3, 2, cluster=2, mergers=2), 4)), wanted)
+
+
 @pytest.mark.parametrize("norm", [Source.NORM, Source.ROWS])
 def test_a_small_chain(device: Device, norm: Source) -> None:
     """Few threads, so that sanitizers can follow them: a warp each for products, sums and gates. In clusters, since
