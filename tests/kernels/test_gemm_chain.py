@@ -25,6 +25,7 @@ from luce.compute.gemm_chain import (
 from luce.compute.norms import NORM_SHARED, norm_threads
 from luce.compute.packing import interleave
 from luce.engines.qwen35.device.small import SmallMatrix, launch_small
+from tests.kernels.test_norm import rms
 from tests.kernels.weights import random_rows
 
 EPS = 1e-6
@@ -186,53 +187,79 @@ def test_a_chain_has_the_bits_of_its_products(
     same(layer.chained(layer.start(), plan), wanted)
 
 
+def squares_sum(
+    x: np.ndarray, *, eights: int = 1, lanes: tuple[int, ...] = (16, 8, 4, 2, 1), pieces: int = 1
+) -> np.float32:
+    """Of a row, in the order of kernels/norm.h: eight values in turn, lanes, pieces of 256; or in another one."""
+    values = np.zeros((-(-len(x) // 256), 32, 8))
+    values.reshape(-1)[: len(x)] = x
+    sums = np.zeros(values.shape[:2], np.float32)
+    for value in np.moveaxis(values, 2, 0)[::eights]:
+        sums = (value * value + sums).astype(np.float32)  # fma: the product is exact in float64
+
+    def of_lanes(parts: np.ndarray) -> np.ndarray:
+        for mask in lanes:
+            parts = parts + parts[..., np.arange(32) ^ mask]
+        return parts[..., 0]
+
+    whole = np.zeros(32, np.float32)
+    whole[: len(values)] = of_lanes(sums)
+    return np.float32(of_lanes(whole) if pieces > 0 else np.add.accumulate(whole)[-1])
+
+
+OTHER_ORDERS: dict[str, dict[str, Any]] = {
+    "eights": {"eights": -1},
+    "lanes": {"lanes": (1, 2, 4, 8, 16)},
+    "pieces": {"pieces": -1},
+}
+
+
+def inverse_length(total: np.float32, width: int) -> np.float32:
+    return np.float32(1) / np.sqrt(total / np.float32(width) + np.float32(EPS))
+
+
 @pytest.mark.parametrize(
     ("norm", "rows", "valid"), [(Source.NORM, 1, 1), (Source.NORM, 4, 3), (Source.ROWS, 4, 4)]
 )
 def test_norms_have_the_last_bit_of_the_norm_kernel(
     device: Device, norm: Source, rows: int, valid: int
 ) -> None:
-    """Activations have so few bits that sums in another order mostly give the same ones. Here they do not: the first
-    row's values and these factors give what lies between two activations, exactly."""
+    """Activations have so few bits that sums in another order mostly give the same ones. Here they do not: rows whose
+    length shows the order, and factors that make of the first row's values what lies between two activations."""
     layer = Layer(device, "BF16", rows, valid, 1272, 256, 64, 48, norm=norm)
-    x = layer.one_by_one(layer.start())["x"]
-    ones = device.array(np.ones(layer.hidden, np.float32))
-    wide = device.empty((rows, layer.hidden), np.float32)
-    device.kernel("norm.cu", "rms_norm_wide")(
-        (rows, 1, 1),
-        norm_threads(layer.hidden),
-        [
-            *(device.array(np.array([valid, 0, 0, 0, 0, 0, 0, 0], np.int32)), None, device.array(x), ones),
-            *(
-                np.float32(EPS),
-                np.int32(layer.hidden),
-                device.empty(num_values(rows, layer.hidden, 0), np.uint16),
-            ),
-            *(np.int32(rows), np.int32(0), np.int32(padded_depth(layer.hidden)), wide),
-        ],
-        shared=NORM_SHARED,
-    )
-    y = device.numpy(wide)[0]
-    held = device.operands.hold_activations(np.abs(y))
-    low, high = (device.operands.widen(held + np.uint16(add)) * device.operands.unit for add in (0, 1))
-    between = np.copysign((low + high) / 2, y).astype(np.float32)
-    factor = between / y
-    for _ in range(4):
-        factor = np.where(y * factor == between, factor, np.nextafter(factor, np.float32(9)))
-    layer.scales[1] = device.array(factor)
-
-    def activations_of(row: np.ndarray) -> np.ndarray:
-        return device.operands.rounded(row * factor)
-
-    wrong = [activations_of(np.nextafter(y, np.float32(end))) for end in (-9, 9)]
-    assert min((activations_of(y) != other).sum() for other in wrong) > 300, "the trap is set"
-    squares = (x[0] * x[0]).astype(np.float32)
-    in_order = np.float32(1) / np.sqrt(
-        np.add.accumulate(squares)[-1] / np.float32(layer.hidden) + np.float32(EPS)
-    )
-    assert (x[0] * in_order != y).mean() > 0.2, "an order shows"
-    wanted = layer.one_by_one(layer.start())
-    same(layer.chained(layer.start(), layer.plan(ChainForm(3, 2, cluster=2, mergers=2), 4)), wanted)
+    plan = layer.plan(ChainForm(3, 2, cluster=2, mergers=2), 4)
+    unseen = set(OTHER_ORDERS)
+    for seed in range(200):
+        wanted = layer.one_by_one(layer.start(seed))
+        x = wanted["x"][0]
+        length = inverse_length(squares_sum(x), len(x))
+        others = {
+            name: inverse_length(squares_sum(x, **order), len(x)) for name, order in OTHER_ORDERS.items()
+        }
+        shown = {name for name in unseen if others[name] != length}
+        if not shown:
+            continue
+        unseen -= shown
+        y = x * length
+        held = device.operands.hold_activations(np.abs(y))
+        low, high = (device.operands.widen(held + np.uint16(add)) * device.operands.unit for add in (0, 1))
+        between = np.copysign((low + high) / 2, y).astype(np.float32)
+        factor = between / y
+        for _ in range(4):
+            factor = np.where(y * factor == between, factor, np.nextafter(factor, np.float32(9)))
+        right, *wrong = (
+            device.operands.rounded(x * by * factor) for by in (length, *(others[name] for name in shown))
+        )
+        assert min((right != other).sum() for other in wrong) > 200, "the trap is set"
+        made = activations.unpack(rms(device, x[None], factor, 0), 1, len(x), 0, operands=device.operands)[0]
+        np.testing.assert_array_equal(made[0], right)
+        scales, layer.scales = layer.scales, [layer.scales[0], device.array(factor)]
+        wanted = layer.one_by_one(layer.start(seed))
+        same(layer.chained(layer.start(seed), plan), wanted)
+        layer.scales = scales
+        if not unseen:
+            return
+    pytest.fail(f"no row shows {unseen}")
 
 
 @pytest.mark.parametrize("norm", [Source.NORM, Source.ROWS])
