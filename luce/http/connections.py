@@ -162,6 +162,8 @@ class _Connection(TCPServer):
         self._options = options
         self._hang_ups = hang_ups
         self._transport = transport
+        self._late: trio.Event | None = None
+        """That a head came too late is being answered; set when that is sent."""
         self._state = ConnectionState({})
         self._head_is_timed = False
         self._plain = options.tls is None
@@ -313,7 +315,9 @@ class _Connection(TCPServer):
         with trio.CancelScope(shield=True):
             if patience.cancelled_caught:
                 late = RequestError("the request's line and headers did not arrive in time", status=408)
+                self._late = trio.Event()
                 await self.protocol.refuse(late)
+                self._late.set()
                 self._reading.cancel()  # the task that reads lingers and closes
             else:
                 await self._initiate_server_close()
@@ -324,6 +328,8 @@ class _Connection(TCPServer):
 
     async def _linger(self) -> None:
         with suppress(*_CLOSING), trio.move_on_after(LINGER_SECONDS):
+            if self._late is not None:
+                await self._late.wait()  # what came meanwhile has ended the reading before the answer was sent
             await self._transport.send_eof()
             while await self._transport.receive_some(MAX_RECV):
                 pass
