@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from luce.composition.options import Options, Shape
 from luce.composition.shapes import (
-    CAPTURED_LONG,
+    CAPTURED_EDGE,
     CHOICE,
     CLOSED,
     FIXED_IMAGE,
@@ -47,8 +47,8 @@ DEFECTS = {
     ),
     "early-adopted": (Options((TEXT, TWO_CHUNKS), hits=1), "a row is planned before its prefix is there"),
     "no-capture-wait": (
-        Options((LONG, CAPTURED_LONG), depth=2, blocks=9, prefill_budget=None),
-        "request 1: row 2 is copied after 2 more rows",
+        Options((LONG, CAPTURED_EDGE), depth=2, blocks=9, block_size=64, prefill_budget=None),
+        "request 1: row 63 is copied after 2 more rows",
     ),
     "stay-in-pass": (
         Options((WHOLE, WHOLE), cancels=1, prefill_budget=2, **PASSES),

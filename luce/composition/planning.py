@@ -11,6 +11,7 @@ from luce.charts.explorer import Violation
 from luce.composition.loop_actor import LoopActor
 from luce.composition.memory import Memory
 from luce.composition.world import Flight, Request, Row, Work
+from luce.engines.late_captures import may_be_late
 from luce.engines.seam import WorkKind
 from luce.scheduling.plan import plan
 from luce.scheduling.staged_passes import pass_after
@@ -222,8 +223,11 @@ class Planning(LoopActor):
         request = self.world.requests[work.request]
         past = request.next_row - work.position
         if request.capture_points:
-            wrong = not request.committed <= work.position <= request.next_row
-            request.committed = work.position
+            late = work.kind is WorkKind.CAPTURE and may_be_late(
+                work.position, request.committed, request.next_row
+            )
+            wrong = not (late or request.committed <= work.position <= request.next_row)
+            request.committed = max(request.committed, work.position)
         else:
             wrong = past < 0 or past > (work.position >= request.prompt_rows)
         if wrong:

@@ -7,6 +7,7 @@ import attrs
 from luce.composition.options import Options, Shape
 from luce.composition.shapes import (
     CAPTURED,
+    CAPTURED_EDGE,
     CAPTURED_IMAGE,
     CAPTURED_LONG,
     CHOICE,
@@ -135,6 +136,9 @@ TWO_REQUESTS = {
     ),
     "a prompt's state is captured behind its first token": Options(
         (SHORT, CAPTURED_LONG), hits=1, cancels=1, copy_failures=1, keeps_answers=True, prefill_budget=None
+    ),
+    "an answer begins with rows behind which a captured state is another one": Options(
+        (SHORT, CAPTURED_EDGE), hits=1, cancels=1, block_size=64, keeps_answers=True, prefill_budget=None
     ),
     "two choices, both are cancelled, each alone": Options((TWO_CHUNKS, CHOICE), hits=1, cancels=2),
     "two choices, one slot, another request behind them": Options(

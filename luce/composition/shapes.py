@@ -33,6 +33,8 @@ TIGHT: dict[str, Any] = {"blocks": 5, "block_size": 1}
 
 CAPTURED = Shape(prompt_rows=3, capture_points=(2,))
 CAPTURED_LONG = attrs.evolve(CAPTURED, max_tokens=3)
+CAPTURED_EDGE = Shape(prompt_rows=64, capture_points=(63,), max_tokens=3)
+"""Whose answer begins with rows behind which the state is another one."""
 CAPTURED_IMAGE = Shape(prompt_rows=3, spans=((0, 1),), capture_points=(1,))
 FIXED = Shape(prompt_rows=2, recomputable=False)
 # On an engine that takes pictures whole: two layers, one a slice.

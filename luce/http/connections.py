@@ -329,7 +329,9 @@ class _Connection(TCPServer):
     async def _linger(self) -> None:
         with suppress(*_CLOSING), trio.move_on_after(LINGER_SECONDS):
             if self._late is not None:
-                await self._late.wait()  # what came meanwhile has ended the reading before the answer was sent
+                await (
+                    self._late.wait()
+                )  # what came meanwhile has ended the reading before the answer was sent
             await self._transport.send_eof()
             while await self._transport.receive_some(MAX_RECV):
                 pass
