@@ -9,6 +9,7 @@ import attrs
 import pytest
 
 from luce.engines.qwen35.engine import Qwen35Engine
+from luce.engines.seam import SlotSpec, SlotWork
 from luce.errors import DeviceError
 from tests.engines.harness import Driver, Rows, random_ids, same_bits, text_spec
 from tests.engines.requests import Request, adopted, alone, capture, do, image_rows, prompt, step
@@ -90,6 +91,16 @@ def test_capture_in_an_answer_and_adopt_in_the_next_turn(driver: Driver) -> None
     assert driver.engine.audit(0) == []
 
 
+def both_finish(driver: Driver, source: Request, taken: SlotWork, spec: SlotSpec) -> None:
+    """The slot a snapshot was taken of, and another one that begins with it."""
+    other = Request(driver, spec, 1)
+    do(driver, adopted(other, taken, source.opened.blocks))
+    for sequence in (source, other):
+        sequence.finish()
+        sequence.check()
+    assert driver.engine.audit(0) == [] and driver.engine.audit(1) == []
+
+
 @pytest.mark.parametrize(("end", "position"), [(60, 50), (64, 64), (90, 64), (90, 63), (110, 100), (113, 66)])
 def test_rows_past_a_captured_position_do_not_count(driver: Driver, end: int, position: int) -> None:
     """Rows that were computed past it, even wrong ones, across a multiple of 64 too."""
@@ -106,12 +117,7 @@ def test_rows_past_a_captured_position_do_not_count(driver: Driver, end: int, po
     (early,) = driver.step([Rows(source.opened, position - 1, 1, sample=False)])
     assert early.error is not None and "committed" in early.error, "what is shared may not be written again"
     source.row = position
-    other = Request(driver, spec, 1)
-    do(driver, adopted(other, taken, source.opened.blocks))
-    for sequence in (source, other):
-        sequence.finish()
-        sequence.check()
-    assert engine.audit(0) == [] and engine.audit(1) == []
+    both_finish(driver, source, taken, spec)
 
 
 @pytest.mark.parametrize(
@@ -128,12 +134,7 @@ def test_a_snapshot_may_come_late(driver: Driver, rows: tuple[int, ...], positio
     assert engine.audit_stored(taken.handle, spec) == []
     (early,) = driver.step([Rows(source.opened, source.row - rows[-1] - 1, 1, sample=False)])
     assert early.error is not None and "committed" in early.error, "it goes on from where it was"
-    other = Request(driver, spec, 1)
-    do(driver, adopted(other, taken, source.opened.blocks))
-    for sequence in (source, other):
-        sequence.finish()
-        sequence.check()
-    assert engine.audit(0) == [] and engine.audit(1) == []
+    both_finish(driver, source, taken, spec)
 
 
 def test_a_snapshot_may_not_come_too_late(driver: Driver) -> None:
